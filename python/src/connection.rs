@@ -1,9 +1,10 @@
 //! The class that Python has: what is asked of either kind of database.
 
-use std::num::NonZeroU64;
 use std::path::PathBuf;
 
 use lockwork_client::Address;
+use lockwork_database::RequestId;
+use lockwork_database::sequencer::HOW_TO_MAKE;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -126,13 +127,14 @@ impl Drop for Connection {
 impl Connection {
     /// Opens a database in a folder, or in memory without one.
     #[staticmethod]
-    #[pyo3(signature = (path, engine, durability, workers))]
+    #[pyo3(signature = (path, engine, durability, workers, requests))]
     fn open(
         py: Python<'_>,
         path: Option<PathBuf>,
         engine: &str,
         durability: &str,
         workers: Option<usize>,
+        requests: (f64, u64),
     ) -> PyResult<Self> {
         if let Some(address) = path.as_ref().filter(|path| !path.exists()).and_then(|path| path.to_str())
             && Address::is_meant(address)
@@ -142,7 +144,7 @@ impl Connection {
                 format!("lockwork.connect(\"{address}\") opens a server; a new folder of this name is \"./{address}\"");
             return Err(Failure::value("22023", message).hint(hint).into());
         }
-        let embedded = Embedded::open(py, path.as_deref(), engine, durability, workers)?;
+        let embedded = Embedded::open(py, path.as_deref(), engine, durability, workers, requests)?;
         Ok(Self::new(Database::Embedded(Box::new(embedded))))
     }
 
@@ -191,9 +193,9 @@ impl Connection {
         py: Python<'py>,
         procedure: &Signature,
         arguments: Vec<Bound<'py, PyAny>>,
-        request_id: Option<u64>,
+        request_id: Option<&str>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let request = request_id.map(|id| NonZeroU64::new(id).ok_or_else(zero)).transpose()?;
+        let request = request_id.map(request_of).transpose()?;
         let row = match self.database()? {
             Database::Embedded(embedded) => embedded.call(py, procedure, &arguments, request)?,
             Database::Remote(remote) => remote.call(py, procedure, &arguments, request)?,
@@ -211,7 +213,7 @@ impl Connection {
         procedure: &Signature,
         columns: Vec<Bound<'py, PyAny>>,
         scaled: bool,
-        request_ids: Option<Vec<u64>>,
+        request_ids: Option<Vec<String>>,
     ) -> PyResult<(Vec<(String, Bound<'py, PyAny>)>, Vec<(usize, String)>, usize)> {
         let database = self.database()?;
         let Signature { parameters, results, name } = procedure;
@@ -234,12 +236,10 @@ impl Connection {
             return Err(Failure::value("22023", message).into());
         }
         let requests = request_ids.unwrap_or_default();
+        let requests = requests.iter().map(|id| request_of(id)).collect::<Result<Vec<_>, _>>()?;
         if !requests.is_empty() && requests.len() != calls {
             let message = format!("there are {} request ids for {calls} calls", requests.len());
             return Err(Failure::value("22023", message).into());
-        }
-        if requests.contains(&0) {
-            return Err(zero().into());
         }
         let many = match database {
             Database::Embedded(embedded) => embedded.call_many(py, procedure, data, &requests)?,
@@ -281,8 +281,19 @@ impl Connection {
     }
 }
 
-fn zero() -> Failure {
-    Failure::value("22023", "a request id is a number from 1 to 2**64 - 1")
+fn request_of(text: &str) -> Result<RequestId, Failure> {
+    text.parse().map_err(|error: lockwork_database::RequestIdError| {
+        Failure::value("22023", error.to_string()).hint(HOW_TO_MAKE)
+    })
+}
+
+/// Makes a request id of now.
+#[pyfunction]
+pub(crate) fn request_id() -> PyResult<String> {
+    let id = lockwork_database::request_id();
+    let failed =
+        |error: std::io::Error| Failure::new("Error", "58030", format!("the system has no random bytes: {error}"));
+    Ok(id.map_err(failed)?.to_string())
 }
 
 fn no_requests() -> PyErr {

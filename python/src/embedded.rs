@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lockwork_database::sql::{Kind, Statement, Value, statements};
 use lockwork_database::{
-    Caller, Columns, Error, Lockwork, OpenOptions, Options, Prepared, Procedure, SqlAnswer, sequencer,
+    Caller, Columns, Error, Lockwork, OpenOptions, Options, Prepared, Procedure, RequestId, SqlAnswer, sequencer,
 };
 use pyo3::prelude::*;
 use tokio::sync::oneshot;
@@ -64,6 +64,7 @@ impl Embedded {
         engine: &str,
         durability: &str,
         workers: Option<usize>,
+        (request_window, request_memory): (f64, u64),
     ) -> PyResult<Self> {
         let option = |error: &dyn std::fmt::Display| Failure::value("22023", error.to_string());
         let engine = engine.parse().map_err(|error| option(&error))?;
@@ -72,7 +73,12 @@ impl Embedded {
         let options = OpenOptions {
             engine,
             engine_options: Options { threads, ..Options::default() },
-            sequencer: sequencer::Options { durability, ..sequencer::Options::default() },
+            sequencer: sequencer::Options {
+                durability,
+                request_window: Duration::try_from_secs_f64(request_window).map_err(|error| option(&error))?,
+                request_memory,
+                ..sequencer::Options::default()
+            },
         };
         let opened = py.detach(|| {
             let database = match path {
@@ -202,7 +208,7 @@ impl Embedded {
         py: Python<'_>,
         caller: &Signature,
         values: &[Bound<'_, PyAny>],
-        request: Option<NonZeroU64>,
+        request: Option<RequestId>,
     ) -> PyResult<Called> {
         let known = self.known(py, &caller.name)?;
         let Known { procedure, signature } = &*known;
@@ -221,7 +227,7 @@ impl Embedded {
         py: Python<'_>,
         caller: &Signature,
         data: Vec<Data>,
-        requests: &[u64],
+        requests: &[RequestId],
     ) -> PyResult<Many> {
         let known = self.known(py, &caller.name)?;
         let Known { procedure, signature } = &*known;

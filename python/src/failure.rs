@@ -83,6 +83,9 @@ impl Failure {
                 sequencer::Error::Full(_) => Self::new("DiskFull", "53100", message),
                 sequencer::Error::Closed => Self::closed(message),
                 sequencer::Error::RequestReused { .. } => Self::new("SqlError", "22R01", message),
+                sequencer::Error::RequestTooOld { .. } | sequencer::Error::RequestInFuture { .. } => {
+                    Self::new("SqlError", "22R02", message)
+                }
                 sequencer::Error::Option { .. } => Self::value("22023", message),
                 _ => Self::new("Error", "58030", message),
             },

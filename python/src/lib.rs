@@ -35,6 +35,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _lockwork(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(connection::request_id, module)?)?;
     module.add_class::<connection::Connection>()?;
     module.add_class::<connection::Signature>()?;
     module.add_class::<locks::Session>()?;

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::TryStreamExt;
 use lockwork_client::{Effect, Host, Limit, SessionState, Timeouts, Unanswered, answered, divide, is_lost};
+use lockwork_database::RequestId;
 use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
@@ -285,20 +285,17 @@ impl Link {
         py: Python<'_>,
         caller: &Signature,
         values: &[Bound<'_, PyAny>],
-        request: Option<NonZeroU64>,
+        request: Option<RequestId>,
     ) -> PyResult<Called> {
         caller.takes(values.len())?;
         let shapes = &caller.parameters;
         let one = |(shape, value): (_, &Bound<'_, PyAny>)| to_value(value, shape).map(Sent::Value);
         let mut values = shapes.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
-        let rows = match request.map(|id| i64::try_from(id.get())) {
+        let rows = match request {
             None => self.query_known(py, caller, |known| &known.call, &values, Effect::Call)?,
-            Some(Ok(id)) => {
-                values.push(Sent::Value(Value::Integer(id)));
+            Some(id) => {
+                values.push(Sent::Value(Value::Bytes(id.to_bytes().into())));
                 self.query_known(py, caller, |known| &known.once, &values, Effect::CallOnce)?
-            }
-            Some(Err(_)) => {
-                return Err(Failure::value("22023", "at a server a request id is a number from 1 to 2**63 - 1").into());
             }
         };
         Ok(cells(&rows)?.into_iter().next().unwrap_or_default())

@@ -8,12 +8,12 @@
 //! transaction, stays ended until it is asked for anew (`reconnect`): what it had went with the connection, and its
 //! program must not go on outside of it unknowingly.
 
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockwork_client::{Address, Connected, Host, Security, connect, connect_next};
+use lockwork_database::RequestId;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
@@ -217,7 +217,7 @@ impl Remote {
         py: Python<'_>,
         caller: &Signature,
         values: &[Bound<'_, PyAny>],
-        request: Option<NonZeroU64>,
+        request: Option<RequestId>,
     ) -> PyResult<Called> {
         self.asked(py, |link| link.call(py, caller, values, request))
     }

@@ -32,6 +32,7 @@ pub(crate) fn shape_of(name: &str, ty: &Type, modifier: i32) -> Option<Shape> {
         Type::NUMERIC => Kind::Decimal(None),
         Type::TIMESTAMP => Kind::Timestamp,
         Type::BYTEA => Kind::Bytes,
+        Type::UUID => Kind::Text,
         _ if is_text(one) => Kind::Text,
         _ => return None,
     };
@@ -126,6 +127,11 @@ fn put(value: &Value, ty: &Type, out: &mut BytesMut) -> Outcome<()> {
         Value::Integer(number) | Value::Timestamp(number) => put_number(*number, ty, out)?,
         Value::Boolean(truth) => put_number(i64::from(*truth), ty, out)?,
         Value::Decimal(number, scale) => put_decimal(*number, *scale, ty, out)?,
+        Value::Text(text) if *ty == Type::UUID => {
+            let digits = Some(text.replace('-', "")).filter(|digits| digits.len() == 32);
+            let bits = digits.and_then(|digits| u128::from_str_radix(&digits, 16).ok());
+            out.put_u128(bits.ok_or_else(|| format!("'{text:.64}' is no UUID"))?);
+        }
         Value::Text(text) => out.put_slice(text.as_bytes()),
         Value::Bytes(bytes) => out.put_slice(bytes),
         Value::Array(values) => {
@@ -314,6 +320,11 @@ fn get(ty: &Type, raw: &[u8]) -> Outcome<Value> {
             Value::Decimal(number, scale)
         }
         Type::BYTEA => Value::Bytes(raw.to_vec()),
+        Type::UUID => {
+            let digits = format!("{:032x}", u128::from_be_bytes(raw.try_into()?));
+            let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+            Value::Text(parts.join("-"))
+        }
         _ if is_text(ty) => Value::Text(std::str::from_utf8(raw)?.to_string()),
         _ => return Err(format!("values of type {ty} are not known here").into()),
     })

@@ -51,7 +51,8 @@ def test_a_call_on_its_way_is_told_apart_from_one_that_was_not_asked(start_bank)
         assert database.execute("SELECT balance FROM accounts WHERE id = 1").scalar() == 950
         # In a session that has set something, nothing does: its program has to know.
         database.execute("SET lockwork.read_after = 0")
-        error = kill_under(servers[1], lambda: transfer(1, 2, 25, request_id=4711))
+        one = lockwork.request_id()
+        error = kill_under(servers[1], lambda: transfer(1, 2, 25, request_id=one))
         assert isinstance(error, lockwork.Closed) and error.is_retryable and "request_id" in error.hint
         with pytest.raises(lockwork.Closed, match="nothing was asked") as caught:
             transfer(1, 2, 25)
@@ -61,7 +62,7 @@ def test_a_call_on_its_way_is_told_apart_from_one_that_was_not_asked(start_bank)
             thread.start()
         for thread in threads:
             thread.join()
-        assert [transfer(1, 2, 25, request_id=4711).left for _ in range(2)] == [975, 975]
+        assert [transfer(1, 2, 25, request_id=one).left for _ in range(2)] == [975, 975]
         error = kill_under(servers[2], lambda: database.execute("SELECT balance FROM accounts WHERE id = 1"))
         assert isinstance(error, lockwork.Closed)
         with pytest.raises(lockwork.ConnectError, match="none of 3 servers") as caught:
@@ -76,11 +77,12 @@ def test_a_server_that_ends_is_left_for_another(start_bank):
     with lockwork.connect(f"postgres://ann@{servers[0].address},{servers[1].address}/bank") as database:
         transfer = database.procedure("transfer")
         transfer(1, 2, 25)
+        one = lockwork.request_id()
         assert servers[0].end() == 0
         # It was told, or finds out.
         for _ in range(100):
             try:
-                left = transfer(1, 2, 25, request_id=1).left
+                left = transfer(1, 2, 25, request_id=one).left
                 break
             except lockwork.Closed as error:
                 assert error.is_retryable
@@ -97,7 +99,7 @@ def test_a_call_with_an_id_goes_on_at_the_next_server_when_its_own_is_stopped(st
         try:
             begun = time.monotonic()
             # The other server is another bank, so that it is seen where the call was made.
-            assert transfer(1, 2, 30, request_id=4711).left == 970
+            assert transfer(1, 2, 30, request_id=lockwork.request_id()).left == 970
             assert time.monotonic() - begun < 6
         finally:
             servers[0].process.send_signal(signal.SIGCONT)

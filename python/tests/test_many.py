@@ -163,13 +163,14 @@ def test_request_ids_make_calls_once(tmp_path):
                CREATE PROCEDURE count(step BIGINT, OUT now BIGINT) AS
                BEGIN UPDATE n SET n = n + step WHERE id = 0; SELECT n INTO now FROM n WHERE id = 0; END;"""
         )
-        assert [database.call("count", 1, request_id=7).now for _ in range(3)] == [1, 1, 1]
-        answer = database.call_many("count", [[1, 1, 1]], request_ids=numpy.array([7, 8, 8]))
+        one, other = lockwork.request_id(), lockwork.request_id()
+        assert [database.call("count", 1, request_id=one).now for _ in range(3)] == [1, 1, 1]
+        answer = database.call_many("count", [[1, 1, 1]], request_ids=[one, other, str(other)])
         assert answer["now"].tolist() == [1, 2, 2]
         with pytest.raises(lockwork.DataError, match="2 request ids for 3 calls"):
-            database.call_many("count", [[1, 1, 1]], request_ids=[1, 2])
-        with pytest.raises(lockwork.DataError, match="from 1"):
-            database.call("count", 1, request_id=0)
+            database.call_many("count", [[1, 1, 1]], request_ids=[one, other])
+        with pytest.raises(lockwork.DataError, match="UUID of version 7"):
+            database.call_many("count", [[1, 1]], request_ids=[one, 2])
     with lockwork.open(tmp_path, engine="serial") as database:
-        assert database.call("count", 1, request_id=8).now == 2
+        assert database.call("count", 1, request_id=other).now == 2
         assert database.call("count", 1).now == 3

@@ -7,6 +7,7 @@ use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Batch, Block, BlockMut, HEADER_BYTES, Status};
 use lockwork_procedure::program::Field;
+use lockwork_sequencer::RequestId;
 use lockwork_sql::SqlType;
 
 use crate::value::{self, Value};
@@ -217,6 +218,6 @@ fn mistaken(field: &Field, read_as: &str) -> Error {
 }
 
 /// Marks a block as the call of this request.
-pub(crate) fn set_request(block: &mut [u8], request: u64) {
+pub(crate) fn set_request(block: &mut [u8], request: Option<RequestId>) {
     BlockMut::new(block).set_request(request);
 }

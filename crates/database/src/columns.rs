@@ -3,13 +3,13 @@
 //! Numbers travel as they are stored, so a column of them is written into blocks and read out of them without a value
 //! of its own for each.
 
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
 use lockwork_engine::EngineError;
 use lockwork_procedure::block::{Batch, BlockMut, Status};
 use lockwork_procedure::program;
+use lockwork_sequencer::RequestId;
 use lockwork_sql::{self as sql, Compiled, Field};
 
 use crate::prepared::{block_of, results};
@@ -112,9 +112,9 @@ impl Procedure {
     ///
     /// # Errors
     /// Another number of values than of parameters, or values that do not fit.
-    pub fn block(&self, values: &[sql::Value], request: Option<NonZeroU64>) -> Result<Vec<u8>, Error> {
+    pub fn block(&self, values: &[sql::Value], request: Option<RequestId>) -> Result<Vec<u8>, Error> {
         let mut block = block_of(&self.compiled, self.id, values)?;
-        BlockMut::new(&mut block).set_request(request.map_or(0, NonZeroU64::get));
+        BlockMut::new(&mut block).set_request(request);
         Ok(block)
     }
 
@@ -164,14 +164,14 @@ impl Procedure {
     }
 
     /// A batch of some calls of columns that were [checked](Self::check). `requests` has a request id for each call of
-    /// the columns (0 for none), or is empty.
+    /// the columns, or is empty.
     ///
     /// # Errors
     /// Values that do not fit, or no memory.
     ///
     /// # Panics
     /// When the columns were not checked, or there are no such calls.
-    pub fn batch(&self, columns: &[Column], calls: Range<usize>, requests: &[u64]) -> Result<Batch, Error> {
+    pub fn batch(&self, columns: &[Column], calls: Range<usize>, requests: &[RequestId]) -> Result<Batch, Error> {
         let mut batch = Batch::new(self.block_bytes() as u32, calls.len()).map_err(EngineError::from)?;
         let places = &self.compiled.procedure.parameters;
         let only_numbers = columns.iter().all(|column| matches!(column, Column::Numbers(_)));
@@ -190,7 +190,7 @@ impl Procedure {
                 block.bytes()[..image.len()].copy_from_slice(&image);
             }
             if let Some(request) = requests.get(call) {
-                block.set_request(*request);
+                batch.set_request(batch.len() - 1, *request);
             }
         }
         Ok(batch)
@@ -252,7 +252,7 @@ fn value_of(field: &Field, column: &Column, call: usize) -> sql::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OpenOptions;
+    use crate::{OpenOptions, request_id};
 
     const BANK: &str = "CREATE TABLE t (id SMALLINT PRIMARY KEY, name VARCHAR(5) NOT NULL, n DECIMAL(6, 2) NOT NULL);
         CREATE PROCEDURE put(id SMALLINT, name VARCHAR(5), n DECIMAL(6, 2), OUT back DECIMAL(6, 2), OUT s VARCHAR(5)) AS
@@ -299,10 +299,11 @@ mod tests {
         let columns = [Column::Numbers(vec![1, 1, -4]), Column::Numbers(vec![50, 50, 1])];
         add.check(&columns).unwrap();
         let mut answer = Columns::default();
-        let batch = add.batch(&columns, 0..3, &[7, 7, 0]).unwrap();
+        let [one, other, third] = [(); 3].map(|()| request_id().unwrap());
+        let batch = add.batch(&columns, 0..3, &[one, one, other]).unwrap();
         add.outcomes(&caller.submit(batch).unwrap().wait().unwrap(), &mut answer);
         assert_eq!(answer.results, [Column::Numbers(vec![150, 150, -998])]);
-        let block = add.block(&[sql::Value::Integer(2), sql::Value::Decimal(5, 1)], NonZeroU64::new(8)).unwrap();
+        let block = add.block(&[sql::Value::Integer(2), sql::Value::Decimal(5, 1)], Some(third)).unwrap();
         for _ in 0..2 {
             let (sender, ran) = std::sync::mpsc::channel();
             caller.run_then(block.clone(), move |ran| sender.send(ran).unwrap()).unwrap();

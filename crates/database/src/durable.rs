@@ -1,7 +1,6 @@
 //! A database in a folder: what is acknowledged is there after a crash ([`lockwork_sequencer`], `docs/durability.md`).
 
 use std::collections::HashSet;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 
@@ -10,7 +9,7 @@ use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
-use lockwork_sequencer::{self as sequencer, GatheredTables, Handle, Refused};
+use lockwork_sequencer::{self as sequencer, GatheredTables, Handle, Refused, RequestId};
 use lockwork_sql as sql;
 use lockwork_storage::{Database, Table};
 
@@ -82,25 +81,26 @@ impl Caller {
     /// # Errors
     /// As [`crate::Lockwork::call`], and what [`sequencer::Error`] has.
     pub fn call(&self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
-        self.call_block(procedure, arguments, 0)
+        self.call_block(procedure, arguments, None)
     }
 
-    /// As [`Self::call`], but when `request` has been used before, the first answer comes back and nothing runs, also
-    /// after a crash: what to do when it is not known whether a call was made. As many ids are remembered as
-    /// [`sequencer::Options::request_window`] says.
+    /// As [`Self::call`], but when a call with this id was made before, returns the first answer and runs nothing, also
+    /// after a crash: for a call of which it is not known whether it was made. Make an id with [`crate::request_id`]
+    /// before the first call. Ids are remembered for [`sequencer::Options::request_window`]; an older one is refused.
     ///
     /// # Errors
-    /// As [`Self::call`], and [`sequencer::Error::RequestReused`].
-    pub fn call_once(
-        &self,
-        request: NonZeroU64,
-        procedure: &str,
-        arguments: &[(&str, Value)],
-    ) -> Result<Answer, Error> {
-        self.call_block(procedure, arguments, request.get())
+    /// As [`Self::call`]; [`sequencer::Error::RequestReused`] when the call with this id was another one,
+    /// [`sequencer::Error::RequestTooOld`] and [`sequencer::Error::RequestInFuture`].
+    pub fn call_once(&self, request: RequestId, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        self.call_block(procedure, arguments, Some(request))
     }
 
-    fn call_block(&self, procedure: &str, arguments: &[(&str, Value)], request: u64) -> Result<Answer, Error> {
+    fn call_block(
+        &self,
+        procedure: &str,
+        arguments: &[(&str, Value)],
+        request: Option<RequestId>,
+    ) -> Result<Answer, Error> {
         let (mut bytes, registered) = {
             let procedures = read(&self.procedures);
             let (bytes, registered) = procedures.block(procedure, arguments)?;

@@ -41,6 +41,8 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::{Disk, Nowhere};
 use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
+/// Request ids, by which a call that is repeated is made once ([`Caller::call_once`]).
+pub use lockwork_sequencer::{RequestId, RequestIdError, request_id};
 /// SQL: types, values and statements.
 pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;

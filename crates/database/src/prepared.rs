@@ -1,6 +1,5 @@
 //! Statements that were understood once and run often: values into a block, an answer out of it.
 
-use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 
 use lockwork_engine::registry::Registered;
@@ -89,7 +88,7 @@ impl Prepared {
         }
         let Some(arguments) = self.arguments.values(values)? else { return Ok(None) };
         let mut block = block_of(&self.compiled, self.id, &arguments)?;
-        set_request(&mut block, self.arguments.request(values)?.map_or(0, NonZeroU64::get));
+        set_request(&mut block, self.arguments.request(values)?);
         Ok(Some(block))
     }
 
@@ -107,6 +106,12 @@ impl Prepared {
     #[must_use]
     pub fn has_request(&self) -> bool {
         self.arguments.has_request()
+    }
+
+    /// The parameter, counted from 0, that is the id of the request and nothing else: a UUID or a text.
+    #[must_use]
+    pub fn request_parameter(&self) -> Option<usize> {
+        self.arguments.request_parameter()
     }
 
     /// The procedure of a CALL, to make many calls at once.

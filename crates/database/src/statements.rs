@@ -260,7 +260,7 @@ impl Lockwork {
     fn run_block(&mut self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
         match &mut self.store {
             Store::Folder(sequencer) => sequencer.handle().call(&mut block)?,
-            Store::Memory(_) if Block::new(&block).request() != 0 => {
+            Store::Memory(_) if Block::new(&block).request().is_some() => {
                 return Err(Error::InMemory("the id of a request"));
             }
             Store::Memory(engine) => {

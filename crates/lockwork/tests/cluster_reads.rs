@@ -306,7 +306,7 @@ fn sums_hold_at_every_record_and_clients_read_what_they_wrote() {
             let client = cluster.session(next, "").await;
             number(&client, "CALL transfer(1, 2, 0.01)").await.unwrap();
         });
-        sql_finds_its_way(cluster, " REQUEST 4711", next);
+        sql_finds_its_way(cluster, &format!(" REQUEST '{}'", lockwork::request_id().unwrap()), next);
         over.store(true, Ordering::Relaxed);
         // Neither of them was the leader that died, so nothing ends them.
         assert!(readers.into_iter().all(|reader| reader.join().unwrap().unwrap() > 0));

@@ -3,10 +3,8 @@
 #[path = "common/folder.rs"]
 mod folder;
 
-use std::num::NonZeroU64;
-
 use folder::{Folder, command};
-use lockwork::{EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value, sequencer};
+use lockwork::{EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value, request_id, sequencer};
 
 const DEPOSIT: &str = "procedure deposit
 table accounts (id: i64 key, balance: i64)
@@ -110,11 +108,11 @@ fn many_threads_call_and_a_request_runs_once() {
     let folder = Folder::new("durable-threads");
     let mut lockwork = created(&folder);
     std::thread::scope(|scope| {
-        for thread in 0..4_u64 {
+        for _ in 0..4 {
             let caller = lockwork.caller().unwrap();
             scope.spawn(move || {
-                for call in 0..50 {
-                    let request = NonZeroU64::new(1 + thread * 50 + call).unwrap();
+                for _ in 0..50 {
+                    let request = request_id().unwrap();
                     let first = caller.call_once(request, "deposit", &arguments(3, 1)).unwrap();
                     let again = caller.call_once(request, "deposit", &arguments(3, 1)).unwrap();
                     assert_eq!(first.integer("balance").unwrap(), again.integer("balance").unwrap());
@@ -124,12 +122,12 @@ fn many_threads_call_and_a_request_runs_once() {
     });
     assert_eq!(balance(&mut lockwork, 3), 300);
     let caller = lockwork.caller().unwrap();
-    let request = NonZeroU64::new(1).unwrap();
+    let request = request_id().unwrap();
     let first = caller.call_once(request, "deposit", &arguments(3, 1)).unwrap().integer("balance").unwrap();
     drop((lockwork, caller));
     let mut lockwork = Lockwork::open(&folder.0).unwrap();
     let again = lockwork.caller().unwrap().call_once(request, "deposit", &arguments(3, 1)).unwrap();
-    assert_eq!((again.integer("balance").unwrap(), balance(&mut lockwork, 3)), (first, 300));
+    assert_eq!((again.integer("balance").unwrap(), balance(&mut lockwork, 3)), (first, 301));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use lockwork_engine::conformance::{MIXES, Random, check, define, fill, prepared}
 use lockwork_engine::{Divided, Engine, EngineKind, Interrupt, Options, Place, create};
 use lockwork_netengine::divided::{DividedEngine, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::request::RequestId;
 use parts::{Parts, listeners, offsets, part, some};
 
 fn every_mix(count: usize) {
@@ -89,7 +90,7 @@ impl World {
             for index in 0..batch.len() {
                 // Every third call wants to be known by everybody.
                 if index % 3 == 0 {
-                    batch.block_mut(index).set_request(stamp + index as u64);
+                    batch.set_request(index, RequestId::new(stamp + index as u64, [0; 10]));
                 }
             }
             batches.push((copy(&batch), Place { stamp, home: number % count as u16 }));
@@ -127,10 +128,10 @@ impl World {
             }
             engine.submit_some(some(batch, &offsets), offsets.clone(), *place).unwrap();
             let ran = engine.complete().unwrap().unwrap().batch;
-            for (here, offset) in ran.blocks().zip(offsets) {
+            for (at, (here, offset)) in ran.blocks().zip(offsets).enumerate() {
                 let there = answers.block(offset as usize);
                 if here.status() == Some(Status::Pending) {
-                    assert!(here.request() == 0 && place.home != engine.part().0);
+                    assert!(ran.request(at).is_none() && place.home != engine.part().0);
                     continue;
                 }
                 let stamp = place.stamp + u64::from(offset);

@@ -10,10 +10,11 @@ mod set;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use lockwork_engine::conformance::Random;
 use lockwork_netengine::divided::KEPT_BYTES;
-use lockwork_procedure::block::Status;
+use lockwork_procedure::block::{BlockMut, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
 use lockwork_sequencer::journal::Journal;
@@ -42,11 +43,44 @@ fn what_is_called_at_the_leader_is_run_by_all_parts() {
     assert_eq!(follows.settled(), (money, digests));
     // A batch of several refuses an id that was another procedure's, and nothing has happened.
     let reused = set.call(&[(1, 0, vec![1, 2, 3]), (3, 5, vec![1])]).unwrap_err();
-    assert!(matches!(reused, Error::RequestReused { request: 5, .. }), "{reused}");
+    assert!(matches!(reused, Error::RequestReused { request, .. } if request == id(5)), "{reused}");
     // What cannot be run says why, and the others run.
     let answers = set.call(&[(3, 0, vec![1]), (77, 0, vec![]), (3, 0, vec![2])]).unwrap();
     assert_eq!(answers[1].0, Some(Status::Failed));
     assert!(answers[0].0 == Some(Status::Committed) && answers[2].0 == Some(Status::Committed));
+}
+
+#[test]
+fn one_call_that_is_refused_for_its_id_refuses_no_other() {
+    let journal = SimulatedJournal::new(1);
+    let mut set = Set::new(&journal, 2, true);
+    set.furnish();
+    set.call(&[(1, 7, vec![1, 2, 3])]).unwrap();
+    let leader = set.leader();
+    let handle = set.nodes[leader].as_ref().unwrap().handle();
+    let (sender, answers) = channel();
+    let calls = |number: usize| match number {
+        50 => (1, 7, vec![1, 2, 4]),
+        number => (1, 1000 + number as u64, vec![1, 2, 1]),
+    };
+    for number in 0..100 {
+        let sender = sender.clone();
+        let batch = set::batch(&[calls(number)]);
+        let mut block = batch.block(0).bytes().to_vec();
+        BlockMut::new(&mut block).set_request(batch.request(0));
+        handle.call_then(block, move |outcome| sender.send((number, outcome.map(drop))).unwrap()).unwrap();
+    }
+    drop(sender);
+    let mut count = 0;
+    for (number, outcome) in answers {
+        assert_eq!(outcome.is_err(), number == 50, "{number}: {outcome:?}");
+        count += 1;
+    }
+    assert_eq!(count, 100);
+    // The ids of the others are remembered.
+    let before = set.settled();
+    set.call_again(&(0..100).filter(|number| *number != 50).map(calls).collect::<Vec<Call>>());
+    assert_eq!(set.settled(), before);
 }
 
 /// Images of accounts of these numbers.

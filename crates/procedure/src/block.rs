@@ -10,19 +10,24 @@
 //!      4      1  status: 0 pending, 1 committed, 2 aborted by the procedure, 3 failed (the engine gave up)
 //!      5      1  zero, reserved
 //!      6      2  abort code: the procedure's own, or one of [`abort`]
-//!      8      8  sequence number: position in the order of all input, stamped by the sequencer
-//!     16      8  request id: chosen by the client, zero if it does not care; retries repeat it
+//!      8      8  sequence number: position in the order of all input, stamped by the engine
+//!     16      8  zero, reserved
 //!     24      8  serial stamp: the engine's serial order is ascending (serial stamp, sequence number)
 //!     32      -  arguments, then results, then scratch
 //! ```
 //!
 //! Results and scratch are zero when a call is handed over; [`Batch::push`] sees to it.
 //!
+//! A call that is handed over alone carries its [`RequestId`] in bytes 8 to 24, zeros if it has none. Engines do not
+//! read request ids and write bytes 8 to 16, so a [`Batch`] keeps the ids of its calls beside the blocks.
+//!
 //! The blocks of one [`Batch`] have one stride, a multiple of 64 bytes, and lie in one 64-byte-aligned buffer, so a
 //! batch goes to a log, a device or a wire without being rewritten. The header is half a line because a call with a
 //! short key then still has header and key in one line.
 
 use lockwork_memory::{Buffer, LINE, OutOfMemory, Pages};
+
+use crate::request::RequestId;
 
 /// Bytes of the header; the arguments begin here.
 pub const HEADER_BYTES: u32 = 32;
@@ -57,8 +62,10 @@ pub mod abort {
     pub const UNKNOWN_PROCEDURE: u16 = 0xFF20;
     /// The block is shorter than its procedure needs (status failed).
     pub const BLOCK_TOO_SHORT: u16 = 0xFF21;
-    /// The call's request id is that of an earlier call of another procedure (status failed).
+    /// The call's request id is that of an earlier call of another procedure, or with other arguments (status failed).
     pub const REQUEST_REUSED: u16 = 0xFF22;
+    /// The call's request id is so old that an earlier call with it may have been forgotten (status failed).
+    pub const REQUEST_TOO_OLD: u16 = 0xFF23;
     /// The device was lost while it had the block's batch; whether it took effect is not known (status failed).
     pub const DEVICE_LOST: u16 = 0xFF30;
 
@@ -78,7 +85,8 @@ pub mod abort {
             MEMORY_ERROR => "the device's memory refused an access",
             UNKNOWN_PROCEDURE => "no such procedure",
             BLOCK_TOO_SHORT => "block too short for its procedure",
-            REQUEST_REUSED => "its request id is that of a call of another procedure",
+            REQUEST_REUSED => "the request id was used before, for another call",
+            REQUEST_TOO_OLD => "the request id is too old: a call with it may have been made before",
             DEVICE_LOST => "the device was lost",
             _ => return None,
         })
@@ -116,7 +124,8 @@ impl Status {
 pub(crate) const STATUS: usize = 4;
 pub(crate) const CODE: usize = 6;
 const SEQUENCE: usize = 8;
-const REQUEST: usize = 16;
+/// Of a call that is handed over alone.
+const REQUEST: usize = 8;
 pub(crate) const SERIAL: usize = 24;
 
 /// A block, to read.
@@ -172,10 +181,10 @@ impl<'a> Block<'a> {
         u64_at(self.0, SEQUENCE)
     }
 
-    /// The client's request id.
+    /// Returns the request id of a call that was handed over alone and has not run; see the module.
     #[must_use]
-    pub fn request(&self) -> u64 {
-        u64_at(self.0, REQUEST)
+    pub fn request(&self) -> Option<RequestId> {
+        RequestId::from_bytes(self.0[REQUEST..REQUEST + 16].try_into().expect("16 bytes"))
     }
 
     /// The serial stamp, see the module.
@@ -227,9 +236,9 @@ impl<'a> BlockMut<'a> {
         self.0[SEQUENCE..SEQUENCE + 8].copy_from_slice(&sequence.to_le_bytes());
     }
 
-    /// Writes the request id.
-    pub fn set_request(&mut self, request: u64) {
-        self.0[REQUEST..REQUEST + 8].copy_from_slice(&request.to_le_bytes());
+    /// Writes the request id of a call that is handed over alone. [`Batch::set_request`] is for calls of batches.
+    pub fn set_request(&mut self, request: Option<RequestId>) {
+        self.0[REQUEST..REQUEST + 16].copy_from_slice(&request.map_or([0; 16], RequestId::to_bytes));
     }
 
     /// Writes the serial stamp.
@@ -246,6 +255,8 @@ pub struct Batch {
     stride: usize,
     len: usize,
     capacity: usize,
+    /// The request ids of the first calls; empty when no call has one.
+    requests: Vec<Option<RequestId>>,
 }
 
 impl Batch {
@@ -261,7 +272,7 @@ impl Batch {
         let stride = (block_bytes.max(HEADER_BYTES) as usize).next_multiple_of(LINE);
         let bytes = stride.saturating_mul(capacity);
         let buffer = Buffer::zeroed(bytes, Pages::Huge, "a batch of transaction blocks")?;
-        Ok(Self { buffer, stride, len: 0, capacity })
+        Ok(Self { buffer, stride, len: 0, capacity, requests: Vec::new() })
     }
 
     /// Bytes from one block to the next: a multiple of 64.
@@ -293,6 +304,37 @@ impl Batch {
     /// Takes all blocks out; the memory stays.
     pub fn clear(&mut self) {
         self.len = 0;
+        self.requests.clear();
+    }
+
+    /// Returns the request id of call `index`, if it has one.
+    #[must_use]
+    #[inline]
+    pub fn request(&self, index: usize) -> Option<RequestId> {
+        self.requests.get(index).copied().flatten()
+    }
+
+    /// Sets the request id of call `index`.
+    ///
+    /// # Panics
+    /// When there is no such call.
+    pub fn set_request(&mut self, index: usize, request: RequestId) {
+        assert!(index < self.len, "block {index} of {}", self.len);
+        if self.requests.len() <= index {
+            self.requests.resize(index + 1, None);
+        }
+        self.requests[index] = Some(request);
+    }
+
+    /// Whether any call has a request id.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Returns the request ids of the calls that have one, with the indexes of the calls.
+    pub fn requests(&self) -> impl Iterator<Item = (usize, RequestId)> {
+        self.requests.iter().enumerate().filter_map(|(index, request)| Some((index, (*request)?)))
     }
 
     /// Appends a fresh call of `procedure` and returns it, to be filled in; `None` when the batch is full.
@@ -353,22 +395,37 @@ mod tests {
         let mut block = batch.push(0x0403_0201).unwrap();
         block.set_outcome(Status::Aborted, 0x1122);
         block.set_sequence(0x0807_0605_0403_0201);
-        block.set_request(7);
         block.set_serial(9);
-        let expected: Vec<u8> = [
-            [1, 2, 3, 4, 2, 0, 0x22, 0x11].as_slice(),
-            &[1, 2, 3, 4, 5, 6, 7, 8],
-            &[7, 0, 0, 0, 0, 0, 0, 0],
-            &[9, 0, 0, 0, 0, 0, 0, 0],
-        ]
-        .concat();
+        let expected: Vec<u8> =
+            [[1, 2, 3, 4, 2, 0, 0x22, 0x11].as_slice(), &[1, 2, 3, 4, 5, 6, 7, 8], &[0; 8], &[9, 0, 0, 0, 0, 0, 0, 0]]
+                .concat();
         assert_eq!(block.bytes()[..32], expected);
         let block = batch.block(0);
         assert_eq!(
             (block.procedure(), block.status(), block.abort_code()),
             (0x0403_0201, Some(Status::Aborted), 0x1122)
         );
-        assert_eq!((block.sequence(), block.request(), block.serial()), (0x0807_0605_0403_0201, 7, 9));
+        assert_eq!((block.sequence(), block.serial()), (0x0807_0605_0403_0201, 9));
+    }
+
+    #[test]
+    fn request_ids_stand_in_lone_blocks_and_beside_those_of_a_batch() {
+        let id = RequestId::new(5, [9; 10]);
+        let mut bytes = [0; 64];
+        assert_eq!(Block::new(&bytes).request(), None);
+        BlockMut::new(&mut bytes).set_request(Some(id));
+        assert_eq!((Block::new(&bytes).request(), bytes[24]), (Some(id), 0));
+        BlockMut::new(&mut bytes).set_request(None);
+        assert_eq!(bytes, [0; 64]);
+        let mut batch = Batch::new(64, 3).unwrap();
+        (0..3).for_each(|_| drop(batch.push(1)));
+        assert!(!batch.has_requests());
+        batch.set_request(1, id);
+        assert_eq!([0, 1, 2].map(|index| batch.request(index)), [None, Some(id), None]);
+        assert_eq!(batch.requests().collect::<Vec<_>>(), [(1, id)]);
+        batch.clear();
+        batch.push(1);
+        assert!(!batch.has_requests());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | [`partitioning`] | which partition a row belongs to, where an engine divides its tables |
 //! | [`key`] | keys in a normal form that compares and hashes as words |
 //! | [`block`] | the transaction block, and batches of blocks |
+//! | [`request`] | request ids, by which a retry of a call is recognised |
 //! | [`isa`] | the instruction set and its binary encoding, byte by byte |
 //! | [`program`] | a procedure as written: code, tables, parameters, results |
 //! | [`assembly`] | procedures as text, and back |
@@ -30,6 +31,7 @@ pub mod isa;
 pub mod key;
 pub mod partitioning;
 pub mod program;
+pub mod request;
 pub mod rtl;
 pub mod schema;
 pub mod verified;

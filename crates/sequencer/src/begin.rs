@@ -14,7 +14,7 @@ use crate::journal::message::{Chain, Position};
 use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Unreachable};
 use crate::options::Options;
 use crate::recovery::{Progress, RecoveryReport, Replay};
-use crate::requests::Window;
+use crate::requests::DedupTable;
 use crate::sequencer::is_empty;
 
 /// What a checkpoint made of a node.
@@ -25,7 +25,7 @@ pub(crate) struct Begun {
     pub(crate) extent: Extent,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
-    pub(crate) window: Window,
+    pub(crate) dedup: DedupTable,
     /// What the record behind the checkpoint follows.
     pub(crate) chain: Chain,
     /// How far it was in the streams of further sequencers; nothing where there were none.
@@ -65,7 +65,7 @@ pub(crate) fn begin(
         let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
         return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
     }
-    let mut replay = Replay::new(engine, options.request_window, &mut report, progress, channel().0);
+    let mut replay = Replay::new(engine, DedupTable::new(options), &mut report, progress, channel().0);
     let mut chain = Chain::default();
     if let Some(number) = newest {
         let path = directory.checkpoint(number);
@@ -78,9 +78,9 @@ pub(crate) fn begin(
         let foreign = || Error::damaged(&path, 16, "the checkpoint is not of the journal that keeps it");
         chain = theirs.ok_or_else(foreign)?;
     }
-    let Replay { catalogue, definitions, window, streams, .. } = replay;
+    let Replay { catalogue, definitions, dedup, streams, .. } = replay;
     let next = newest.unwrap_or(0) + 1;
-    Ok(Begun { directory, lock, report, extent, catalogue, definitions, window, chain, streams, next })
+    Ok(Begun { directory, lock, report, extent, catalogue, definitions, dedup, chain, streams, next })
 }
 
 /// A directory for checkpoints on their way, empty, and the lock on it.

@@ -25,7 +25,6 @@ const MERGED_BYTES: usize = 8 << 20;
 pub(crate) enum Item {
     Calls {
         batch: Batch,
-        requests: bool,
         last: u64,
         marks: Vec<Mark>,
     },
@@ -77,7 +76,6 @@ pub(crate) struct Decoder<S> {
     /// Batches that ran.
     spare: Receiver<Batch>,
     batch: Option<Batch>,
-    requests: bool,
     last: u64,
     /// Of the batch.
     marks: Vec<Mark>,
@@ -101,7 +99,6 @@ impl<S: Sink> Decoder<S> {
             items,
             spare,
             batch: None,
-            requests: false,
             last: 0,
             marks: Vec::new(),
             open: None,
@@ -121,8 +118,8 @@ impl<S: Sink> Decoder<S> {
                 let calls = std::mem::take(first)..batch.len();
                 self.marks.push(Mark { record: *record, calls, answers: None });
             }
-            let (requests, marks) = (std::mem::take(&mut self.requests), std::mem::take(&mut self.marks));
-            let item = Item::Calls { batch, requests, last: self.last, marks };
+            let marks = std::mem::take(&mut self.marks);
+            let item = Item::Calls { batch, last: self.last, marks };
             self.send(item)?;
         }
         Ok(())
@@ -234,10 +231,8 @@ impl<S: Sink> Decoder<S> {
                     let arguments = run.arguments(index);
                     let start = HEADER_BYTES as usize;
                     block.bytes()[start..start + arguments.len()].copy_from_slice(arguments);
-                    let request = run.request(index);
-                    if request != 0 {
-                        block.set_request(request);
-                        self.requests = true;
+                    if let (Some(request), Some(batch)) = (run.request(index), &mut self.batch) {
+                        batch.set_request(batch.len() - 1, request);
                     }
                 }
                 Ok(())

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockwork_engine::EngineError;
 use lockwork_procedure::assembly::AssemblyError;
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::request::RequestId;
 
 use crate::io::is_full;
 use crate::transaction::{MAX_CALLS_AT_ONCE, MOST_ARGUMENT_BYTES, MOST_CALLS};
@@ -39,6 +41,18 @@ impl fmt::Display for Failure {
         }
         write!(f, ": {}", self.error)
     }
+}
+
+fn other_call(first: &str, now: &str, is_same_procedure: bool) -> String {
+    match (is_same_procedure, first == now) {
+        (true, _) => format!("a call of procedure '{first}' with other arguments"),
+        (false, true) => format!("a call of an earlier definition of procedure '{first}'"),
+        (false, false) => format!("a call of procedure '{first}', and this one is of procedure '{now}'"),
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// What can go wrong.
@@ -157,15 +171,46 @@ pub enum Error {
     /// The sequencer was closed.
     #[error("the database is closed; open the directory again")]
     Closed,
-    /// A request id was used before, for a call of another procedure.
-    #[error("request id {request} was used before, for a call of another procedure; choose another id")]
+    /// A request id was used before, for another call.
+    #[error(
+        "request id {request} was used before, for {}; an id is for repeating one call: make another one for this call",
+        other_call(first, now, *is_same_procedure)
+    )]
     RequestReused {
         /// The id.
-        request: u64,
-        /// Id of the procedure that was called first.
-        first: u32,
-        /// Id of the procedure that is called now.
-        now: u32,
+        request: RequestId,
+        /// The procedure that was called first.
+        first: String,
+        /// The procedure that is called now.
+        now: String,
+        /// Whether it is the same definition of the same procedure, and the arguments differ.
+        is_same_procedure: bool,
+    },
+    /// A request id is so old that a call with it may have been made and forgotten.
+    #[error(
+        "request id {request} is too old: it was made {} ago, and this database remembers ids for {}; whether a call \
+         was made with it is not known; look for what the call does, and if it was not made, call with a new id",
+        seconds(*age), seconds(*window)
+    )]
+    RequestTooOld {
+        /// The id.
+        request: RequestId,
+        /// How long ago it was made.
+        age: Duration,
+        /// How long ids are remembered now: the window, or less where memory is used up.
+        window: Duration,
+    },
+    /// The time in a request id lies in the future.
+    #[error(
+        "request id {request} is of a time {} ahead of this server's clock, and at most 60 s is possible; nothing of \
+         this call has happened; set the clocks of client and server",
+        seconds(*ahead)
+    )]
+    RequestInFuture {
+        /// The id.
+        request: RequestId,
+        /// How far its time is ahead.
+        ahead: Duration,
     },
     /// Rows were loaded up to one that was refused. Those before it are there, and durable.
     #[error("{loaded} rows were loaded, and the next was refused: {error}")]

@@ -62,11 +62,12 @@ fn frames(mut bytes: &[u8], salt: u32, first: u64) -> Vec<u8> {
         RecordKind::Requests,
         RecordKind::End,
         RecordKind::Indexed,
+        RecordKind::RequestIds,
     ];
     let (mut out, mut number) = (Vec::new(), first);
     while let [kind, length, rest @ ..] = bytes {
         let (payload, after) = rest.split_at(usize::from(*length).min(rest.len()));
-        match kinds.get(usize::from(*kind % 8)) {
+        match kinds.get(usize::from(*kind % 9)) {
             Some(&kind) => {
                 frame::put(&mut out, salt, kind, number, u32::from(*length & 1), |out| out.extend(payload));
                 number += u64::from(kind != RecordKind::Durable);
@@ -111,5 +112,58 @@ pub fn definition(bytes: &[u8]) {
         let mut again = Vec::new();
         definition.encode(&mut again);
         assert_eq!(again, bytes, "a definition has one form");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockwork_procedure::request::RequestId;
+
+    use super::*;
+    use crate::format::items::End;
+
+    const PROCEDURE: &str = "procedure count\ntable t (id: i64 key, n: i64)\nparam id: i64\n\
+                             insert c0, t, [id]\nret r1, c0\ncommit\n";
+
+    /// A folder whose checkpoint and log have request ids of eight bytes, as an earlier version wrote them.
+    #[test]
+    fn request_ids_of_an_earlier_version_are_passed_over() {
+        let directory = Directory::new(Path::new("/d"));
+        let disk = SimulatedDisk::new(1);
+        let file = |kind, number| FileHeader { kind, database: DATABASE, number };
+        disk.put(&directory.format(), &file(FileKind::Format, 0).encode());
+        let header = file(FileKind::Checkpoint, 0);
+        let mut checkpoint = header.encode().to_vec();
+        let outcome = [&9_u64.to_le_bytes()[..], &[0; 4], &[1, 0, 0, 0], &[8, 0, 0, 0], &[5; 8]].concat();
+        let end = End { requests: 1, logged: true, ..End::default() };
+        frame::put(&mut checkpoint, header.salt(), RecordKind::Requests, 0, 0, |out| out.extend(outcome));
+        frame::put(&mut checkpoint, header.salt(), RecordKind::End, 1, 0, |out| end.encode(out));
+        disk.put(&directory.checkpoint(0), &checkpoint);
+        let header = file(FileKind::Segment, 1);
+        let mut log = header.encode().to_vec();
+        let definition = Definition { assembly: PROCEDURE.into(), source: String::new() };
+        frame::put(&mut log, header.salt(), RecordKind::Definition, 1, 0, |out| definition.encode(out));
+        // Two calls of procedure 0 with ids 7 and 8.
+        let ids = [7_u64, 8].map(u64::to_le_bytes).concat();
+        let calls = [&[0, 2 << 1 | 1][..], &ids, &[1, 2].map(i64::to_le_bytes).concat()].concat();
+        frame::put(&mut log, header.salt(), RecordKind::Calls, 2, 0, |out| out.extend(calls));
+        disk.put(&directory.segment(1), &log);
+        opens(&disk);
+        let mut contents = Vec::new();
+        inspect::checkpoint(&disk, Path::new("/d"), &mut |entry| contents.push(entry.contents)).unwrap();
+        assert_eq!(contents[0], inspect::Contents::ShortRequests);
+        let options = EngineOptions { threads: 1, ..EngineOptions::default() };
+        let engine = create(EngineKind::Serial, options).unwrap();
+        let opened = Sequencer::open(Arc::new(disk), Path::new("/d"), Options::default(), engine, &mut |_| ());
+        let (sequencer, report) = opened.unwrap();
+        assert_eq!((report.calls, report.requests), (2, 0));
+        // A new id is remembered beside them.
+        let mut batch = lockwork_procedure::block::Batch::new(64, 1).unwrap();
+        batch.push(0).unwrap().bytes()[32] = 3;
+        let random = [1; 10];
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+        batch.set_request(0, RequestId::new(now, random));
+        sequencer.call_batch(batch).unwrap();
+        sequencer.close().unwrap();
     }
 }

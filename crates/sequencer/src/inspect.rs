@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use crate::catalogue::Catalogue;
@@ -20,9 +21,8 @@ use crate::requests::Outcome;
 /// What is in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Runs of calls: name of the procedure, how many, and how many of them have a request id. `None` for the runs when
-    /// the definitions that say how long calls are lie before what is inspected.
-    Calls(Option<Vec<(String, usize, usize)>>),
+    /// Runs of calls. `None` when the definitions that say how long calls are lie before what is inspected.
+    Calls(Option<Vec<Calls>>),
     /// A table or a procedure.
     Definition(Definition),
     /// Table, and how many rows.
@@ -31,14 +31,27 @@ pub enum Contents {
     Indexed(Vec<(String, u64)>),
     /// How many rows each table has, about, in a checkpoint.
     Sizes(Vec<(String, u64)>),
-    /// How many request ids, in a checkpoint.
-    Requests(usize),
+    /// In a checkpoint of an earlier version: request ids of 8 bytes, which count as too old.
+    ShortRequests,
+    /// In a checkpoint: request ids whose outcomes are remembered, and the youngest id that was forgotten, if any was.
+    Requests(Option<RequestId>, Vec<RequestId>),
     /// Everything before is durable.
     Durable,
     /// In a checkpoint of a node: epoch of the last record that it covers.
     Chain(u64),
     /// Rows and digest of a checkpoint.
     End(u64, Digest),
+}
+
+/// A run of calls of one procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Name of the procedure.
+    pub procedure: String,
+    /// How many calls.
+    pub calls: usize,
+    /// The request ids of those that have one.
+    pub requests: Vec<RequestId>,
 }
 
 /// A record, verified.
@@ -81,7 +94,6 @@ struct Definitions<'a> {
     at: (u64, u64, RecordKind),
     number: u64,
     summary: Summary,
-    requests: usize,
     sizes: Vec<(String, u64)>,
     silent: bool,
 }
@@ -96,10 +108,6 @@ impl Definitions<'_> {
     }
 
     fn flush(&mut self) {
-        if self.requests > 0 {
-            let count = std::mem::take(&mut self.requests);
-            self.tell(Contents::Requests(count));
-        }
         if !self.sizes.is_empty() {
             let sizes = std::mem::take(&mut self.sizes);
             self.tell(Contents::Sizes(sizes));
@@ -127,8 +135,8 @@ impl Visitor for Definitions<'_> {
         self.tell(Contents::Chain(chain.epoch));
     }
 
-    fn outcome(&mut self, _: u64, _: Outcome) {
-        self.requests += 1;
+    fn requests(&mut self, horizon: Option<RequestId>, outcomes: Vec<(RequestId, Outcome)>) {
+        self.tell(Contents::Requests(horizon, outcomes.into_iter().map(|(request, _)| request).collect()));
     }
 
     fn frame(&mut self, kind: RecordKind, offset: u64, bytes: u64) {
@@ -137,6 +145,9 @@ impl Visitor for Definitions<'_> {
         self.number += 1;
         self.summary.records += 1;
         self.summary.bytes += bytes;
+        if kind == RecordKind::Requests {
+            self.tell(Contents::ShortRequests);
+        }
     }
 }
 
@@ -179,7 +190,6 @@ fn visit(
         at: (0, 0, RecordKind::End),
         number: 0,
         summary: Summary::default(),
-        requests: 0,
         sizes: Vec::new(),
         silent,
     };
@@ -231,11 +241,11 @@ fn contents(known: &mut Catalogue, record: &Record<'_>, fresh: bool) -> Result<C
     let damaged = |problem: String| Error::damaged(record.path, record.offset, problem);
     Ok(match record.frame.kind {
         RecordKind::Calls => {
-            let mut found: Vec<(String, usize, usize)> = Vec::new();
+            let mut found = Vec::new();
             let each = |run: crate::format::calls::Run<'_>| {
-                let name = known.procedures[run.procedure as usize].name.clone();
-                let requests = (0..run.count).filter(|&index| run.request(index) != 0).count();
-                found.push((name, run.count, requests));
+                let procedure = known.procedures[run.procedure as usize].name.clone();
+                let requests = (0..run.count).filter_map(|index| run.request(index)).collect();
+                found.push(Calls { procedure, calls: run.count, requests });
                 Ok(())
             };
             match runs(record.payload, |procedure| known.arguments(procedure), each) {

@@ -25,7 +25,7 @@
 //! | `checkpoint` | snapshots, files, reading |
 //! | `order` | the thread that runs everything in order |
 //! | `transaction` | several calls as one transaction |
-//! | `requests` | the window of request ids |
+//! | `requests` | the dedup table: request ids and what became of their calls |
 //! | `threads` | time, threads and waiting: the system's, or a simulator's |
 //! | [`simulator`] | nodes, their log and their clients in one process, by a seed |
 //! | `decode` | records into batches and other work for an engine |
@@ -66,9 +66,11 @@ pub use format::VERSION;
 pub use format::frame::RecordKind;
 pub use format::items::Definition;
 pub use journal::election::{NodeOptions, NodeStatus, Role, StreamStatus};
+pub use lockwork_procedure::request::{HOW_TO_MAKE, RequestId, RequestIdError};
 pub use log::reader::Torn;
 pub use options::{Durability, Options};
 pub use recovery::{Progress, RecoveryReport};
+pub use requests::request_id;
 pub use sequencer::{Handle, Sequencer, Ticket};
 pub use shared::Statistics;
 pub use threads::Threads;

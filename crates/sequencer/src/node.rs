@@ -52,7 +52,7 @@ impl Sequencer {
             return Err(Error::Option { option: "engine", value: engine.name().to_string(), expected });
         }
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, .. } = begun;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, dedup, chain, next, .. } = begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
@@ -70,7 +70,7 @@ impl Sequencer {
             shared: shared.clone(),
             catalogue,
             definitions,
-            window,
+            dedup,
             next,
             node: Some(node),
         });

@@ -67,8 +67,13 @@ pub struct Options {
     /// For how long at a time a checkpoint stops the calls. Calls of procedures whose accesses depend on the database
     /// stop once for the rest of the copy.
     pub checkpoint_slice: Duration,
-    /// How many request ids are remembered.
-    pub request_window: usize,
+    /// How long request ids are remembered, from the time in the id on. Where tables are divided among nodes, only the
+    /// default is possible.
+    pub request_window: Duration,
+    /// Bytes of memory for request ids and what became of their calls: about 128 and the results for each id. When it
+    /// is used up, the oldest ids go before the window is over, and a call with one of them is refused. Where tables are
+    /// divided among nodes, only the default is possible.
+    pub request_memory: u64,
     /// After how long without calls the log notes that all before is durable, so that damage to the last batch can be
     /// told from a torn write.
     pub idle_mark: Duration,
@@ -84,7 +89,8 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
             checkpoint_slice: Duration::from_millis(10),
-            request_window: 65_536,
+            request_window: Duration::from_secs(600),
+            request_memory: 256 << 20,
             idle_mark: Duration::from_millis(10),
         }
     }
@@ -102,12 +108,32 @@ impl Options {
         if !(4096..=1 << 40).contains(&self.segment_bytes) {
             return Err(refuse("segment_bytes", self.segment_bytes, "4 KiB to 1 TiB is possible"));
         }
-        if self.request_window == 0 {
-            return Err(refuse("request_window", 0, "1 or more is possible"));
+        if !(Duration::from_secs(1)..=Duration::from_secs(7 * 86_400)).contains(&self.request_window) {
+            let value = format!("{:?}", self.request_window);
+            return Err(refuse("request_window", value, "1 second to 7 days is possible"));
+        }
+        if self.request_memory > 1 << 40 {
+            return Err(refuse("request_memory", self.request_memory, "up to 1 TiB is possible"));
         }
         if self.async_interval.is_zero() || self.async_interval > Duration::from_secs(60) {
             let value = format!("{:?}", self.async_interval);
             return Err(refuse("async_interval", value, "more than 0 and up to 60 s is possible"));
+        }
+        Ok(())
+    }
+
+    /// Whether everything is possible where tables are divided: all nodes have to forget the same request ids.
+    ///
+    /// # Errors
+    /// As for [`Self::validate`].
+    pub(crate) fn validate_divided(&self) -> Result<(), Error> {
+        let default = Self::default();
+        let expected = "where tables are divided among nodes, only the default is possible";
+        if self.request_window != default.request_window {
+            return Err(refuse("request_window", format!("{:?}", self.request_window), expected));
+        }
+        if self.request_memory != default.request_memory {
+            return Err(refuse("request_memory", self.request_memory, expected));
         }
         Ok(())
     }

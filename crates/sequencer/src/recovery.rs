@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineError, EngineKind, Options as EngineOptions, create};
 use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use crate::catalogue::Catalogue;
@@ -24,8 +25,10 @@ use crate::io::Io;
 use crate::journal::answers::{Answers, of_call};
 use crate::journal::message::{Chain, Position};
 use crate::log::reader::{LogEnd, Torn, Wanted, walk};
+use crate::options::Options;
 use crate::order::apply;
-use crate::requests::{Outcome, Window};
+use crate::requests::{DedupTable, Outcome};
+use crate::threads::Threads;
 
 /// Decoded items that may wait.
 const DECODED: usize = 4;
@@ -88,14 +91,12 @@ pub struct RecoveryReport {
 pub(crate) struct Recovered {
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
-    pub(crate) window: Window,
+    pub(crate) dedup: DedupTable,
     pub(crate) end: LogEnd,
 }
 
 /// A batch in the engine's hands.
 struct InFlight {
-    /// Whether it has calls with request ids.
-    requests: bool,
     /// Its last record.
     last: u64,
     marks: Vec<Mark>,
@@ -106,7 +107,7 @@ pub(crate) struct Replay<'a> {
     engine: &'a mut dyn Engine,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
-    pub(crate) window: Window,
+    pub(crate) dedup: DedupTable,
     /// What the record behind a checkpoint of a node follows.
     pub(crate) chain: Option<Chain>,
     /// How far it was in the streams of further sequencers.
@@ -142,8 +143,9 @@ impl Visitor for Replay<'_> {
         self.sizes.insert(table.to_string(), rows);
     }
 
-    fn outcome(&mut self, request: u64, outcome: Outcome) {
-        self.window.put(request, outcome);
+    fn requests(&mut self, horizon: Option<RequestId>, outcomes: Vec<(RequestId, Outcome)>) {
+        horizon.into_iter().for_each(|horizon| self.dedup.raise(horizon));
+        outcomes.into_iter().for_each(|(request, outcome)| self.dedup.put(request, outcome));
     }
 
     fn chain(&mut self, chain: Chain) {
@@ -163,7 +165,7 @@ impl<'a> Replay<'a> {
     /// Nothing is known yet; batches that ran go to whoever has the other end of `spare`.
     pub(crate) fn new(
         engine: &'a mut dyn Engine,
-        request_window: usize,
+        dedup: DedupTable,
         report: &'a mut RecoveryReport,
         progress: &'a mut dyn FnMut(Progress),
         spare: Sender<Batch>,
@@ -172,7 +174,7 @@ impl<'a> Replay<'a> {
             engine,
             catalogue: Catalogue::default(),
             definitions: Vec::new(),
-            window: Window::new(request_window),
+            dedup,
             chain: None,
             streams: Vec::new(),
             report,
@@ -211,10 +213,10 @@ impl<'a> Replay<'a> {
 
     pub(crate) fn item(&mut self, item: Item) -> Result<(), Error> {
         match item {
-            Item::Calls { batch, requests, last, marks } => {
+            Item::Calls { batch, last, marks } => {
                 self.report.calls += batch.len() as u64;
                 self.state.calls = self.report.calls;
-                self.in_flight.push_back(InFlight { requests, last, marks });
+                self.in_flight.push_back(InFlight { last, marks });
                 self.engine.submit_in_order(batch).map_err(|refused| Error::from(refused.error))?;
                 if self.in_flight.len() > 1 {
                     self.complete()?;
@@ -265,7 +267,7 @@ impl<'a> Replay<'a> {
     }
 
     fn complete(&mut self) -> Result<(), Error> {
-        let Some(InFlight { requests, last, marks }) = self.in_flight.pop_front() else { return Ok(()) };
+        let Some(InFlight { last, marks }) = self.in_flight.pop_front() else { return Ok(()) };
         let Some(completed) = self.engine.complete()? else {
             return Err(Error::Replay { record: last, problem: "the engine has lost a batch".into() });
         };
@@ -276,12 +278,11 @@ impl<'a> Replay<'a> {
             return Err(Error::Replay { record: last, problem });
         }
         self.compare(&completed.batch, marks)?;
-        if requests {
-            for block in completed.batch.blocks().filter(|block| block.request() != 0) {
-                let results = self.catalogue.procedures[block.procedure() as usize].results;
-                if let Some(outcome) = Outcome::of(block, results) {
-                    self.window.put(block.request(), outcome);
-                }
+        for (index, request) in completed.batch.requests() {
+            let block = completed.batch.block(index);
+            let known = &self.catalogue.procedures[block.procedure() as usize];
+            if let Some(outcome) = Outcome::of(block, known) {
+                self.dedup.put(request, outcome);
             }
         }
         debug_assert!(completed.batch.blocks().all(|block| block.status() != Some(Status::Pending)));
@@ -304,8 +305,7 @@ pub(crate) struct Source<'a> {
     pub(crate) directory: &'a Directory,
     pub(crate) listing: &'a Listing,
     pub(crate) database: u64,
-    /// How many request ids are remembered.
-    pub(crate) request_window: usize,
+    pub(crate) options: &'a Options,
 }
 
 /// Recovers what is in a directory into `engine`, which is empty.
@@ -349,10 +349,10 @@ fn replay(
     report: &mut RecoveryReport,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Recovered, Error> {
-    let Source { io, directory, listing, database, request_window } = *source;
+    let Source { io, directory, listing, database, options } = *source;
     let start = Instant::now();
     let (give_back, spare) = channel();
-    let mut replay = Replay::new(engine, request_window, report, progress, give_back);
+    let mut replay = Replay::new(engine, DedupTable::new(options), report, progress, give_back);
     let newest = listing.checkpoints.last().copied();
     let size = |path: PathBuf| io.open(&path, crate::io::Mode::Read).and_then(|file| file.length()).unwrap_or(0);
     let covered = newest.unwrap_or(0);
@@ -398,12 +398,13 @@ fn replay(
     }
     replay.state.total_bytes = replay.state.done_bytes;
     replay.advance(0);
-    let Replay { catalogue, definitions, window, .. } = replay;
+    let Replay { catalogue, definitions, mut dedup, .. } = replay;
+    dedup.expire(Threads::default().unix_ms());
     (report.records, report.next, report.log_bytes) = (records, end.next, end.bytes);
-    (report.torn, report.requests) = (end.torn.clone(), window.len() as u64);
+    (report.torn, report.requests) = (end.torn.clone(), dedup.len() as u64);
     report.log_took = log_start.elapsed();
     report.definitions.clone_from(&definitions);
-    Ok(Recovered { catalogue, definitions, window, end })
+    Ok(Recovered { catalogue, definitions, dedup, end })
 }
 
 fn run_items(replay: &mut Replay<'_>, decoded: Receiver<(Item, u64)>) -> Result<(), Error> {

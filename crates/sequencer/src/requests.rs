@@ -1,30 +1,82 @@
-//! Request ids: what became of the last calls that had one, so that a retry gets the first outcome.
+//! The dedup table: what became of calls that had a request id, so that a retry gets the first outcome.
 //!
-//! The window holds the last ids in serial order, up to a number that is fixed when the directory is opened. It is a
-//! function of the log alone: replay makes the same window, and a checkpoint holds it.
+//! The table forgets the oldest ids: those made longer ago than the window, and, when its memory is used up, younger
+//! ones. It then remembers the youngest id that it has forgotten, its *horizon*, and refuses every id up to it. The
+//! horizon only rises, and a checkpoint holds it with the table. So this holds on every node, whatever its clock and
+//! its options are:
 //!
-//! Invariant: every id in `order` is a key of `outcomes`, which says where in `order` it stands, and there are no
-//! others.
+//! Invariant: the id of each call in the log is in the table, or is not above the horizon; ids in the table are above
+//! the horizon.
+//!
+//! So a call whose id is above the horizon and not in the table has never run. `docs/durability.md` has the argument.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use lockwork_procedure::block::{Block, BlockMut, Status};
+use lockwork_procedure::block::{Block, BlockMut, HEADER_BYTES, Status};
+use lockwork_procedure::request::RequestId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::catalogue::{Catalogue, Known};
+use crate::error::Error;
+use crate::format::items::put_outcome;
+use crate::options::Options;
+use crate::threads::Threads;
+
+/// How far ahead of this node's clock the time of an id may be, in milliseconds: clocks of clients differ.
+const MAX_AHEAD_MS: u64 = 60_000;
+/// Bytes that an id takes in the table beside the results: its node in the tree, which is half full, and an allocation.
+const ENTRY_BYTES: usize = 128;
+
+/// Makes a request id of now.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn request_id() -> std::io::Result<RequestId> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random)?;
+    Ok(RequestId::new(Threads::default().unix_ms(), random))
+}
+
+/// What is called, as far as a retry has to agree with the first call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) procedure: u32,
+    /// Hash of the argument bytes.
+    pub(crate) arguments: u64,
+}
+
+impl Call {
+    /// The call of a block that is long enough for its procedure.
+    pub(crate) fn of(block: Block<'_>, known: &Known) -> Self {
+        let start = HEADER_BYTES as usize;
+        Self { procedure: block.procedure(), arguments: xxh3_64(&block.bytes()[start..start + known.arguments]) }
+    }
+
+    /// The error of a call `now` with the id of this call.
+    pub(crate) fn reused(self, request: RequestId, now: Self, catalogue: &Catalogue) -> Error {
+        let name = |id: u32| catalogue.procedures.get(id as usize).map_or_else(String::new, |known| known.name.clone());
+        let (first, now) = (name(self.procedure), (self.procedure == now.procedure, name(now.procedure)));
+        Error::RequestReused { request, first, now: now.1, is_same_procedure: now.0 }
+    }
+}
 
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) procedure: u32,
+    pub(crate) call: Call,
     pub(crate) status: Status,
     pub(crate) code: u16,
     pub(crate) results: Box<[u8]>,
 }
 
 impl Outcome {
-    /// Of a block that was run. `None` when it failed: such a call did not happen, and its retry runs.
-    pub(crate) fn of(block: Block<'_>, (start, length): (usize, usize)) -> Option<Self> {
+    /// The outcome of a block that has run. `None` when it failed: such a call did not happen, and its retry runs.
+    pub(crate) fn of(block: Block<'_>, known: &Known) -> Option<Self> {
         let status = block.status().filter(|status| matches!(status, Status::Committed | Status::Aborted))?;
+        let (start, length) = known.results;
         let results = block.bytes()[start..start + length].into();
-        Some(Self { procedure: block.procedure(), status, code: block.abort_code(), results })
+        Some(Self { call: Call::of(block, known), status, code: block.abort_code(), results })
     }
 
     /// Writes the outcome into the block of a retry.
@@ -38,66 +90,227 @@ impl Outcome {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Window {
-    most: usize,
-    /// Ids by place; later ones have higher places.
-    order: BTreeMap<u64, u64>,
-    outcomes: HashMap<u64, (u64, Outcome)>,
-    /// The place of the next one.
-    next: u64,
+pub(crate) struct DedupTable {
+    window_ms: u64,
+    max_bytes: usize,
+    outcomes: BTreeMap<RequestId, Outcome>,
+    horizon: Option<RequestId>,
+    /// Bytes of the table, about.
+    bytes: usize,
 }
 
-impl Window {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, order: BTreeMap::new(), outcomes: HashMap::new(), next: 0 }
+impl DedupTable {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            window_ms: u64::try_from(options.request_window.as_millis()).unwrap_or(u64::MAX),
+            max_bytes: usize::try_from(options.request_memory).unwrap_or(usize::MAX),
+            outcomes: BTreeMap::new(),
+            horizon: None,
+            bytes: 0,
+        }
     }
 
-    pub(crate) fn get(&self, request: u64) -> Option<&Outcome> {
-        self.outcomes.get(&request).map(|(_, outcome)| outcome)
+    pub(crate) fn get(&self, request: RequestId) -> Option<&Outcome> {
+        self.outcomes.get(&request)
     }
 
-    /// Remembers an outcome, and forgets the oldest if there are too many. An id that is there already becomes the
-    /// newest: replay meets one that had been forgotten in a smaller window, and ran again.
-    pub(crate) fn put(&mut self, request: u64, outcome: Outcome) {
-        if let Some((place, _)) = self.outcomes.insert(request, (self.next, outcome)) {
-            self.order.remove(&place);
+    /// Whether a call with this id may have been made and forgotten. Nodes with the same options agree at each record if
+    /// none of them calls [`Self::expire`].
+    pub(crate) fn has_forgotten(&self, request: RequestId) -> bool {
+        self.horizon.is_some_and(|horizon| request <= horizon)
+    }
+
+    /// Why a call with this id, which is not in the table, may not run; `None` when it may. `now` is in milliseconds
+    /// since 1970, by the clock of this node.
+    pub(crate) fn refusal(&self, request: RequestId, now: u64) -> Option<Error> {
+        let made = request.unix_ms();
+        let begin = now.saturating_sub(self.window_ms);
+        if self.has_forgotten(request) || made < begin {
+            let begin = self.horizon.map_or(begin, |horizon| begin.max(horizon.unix_ms()));
+            let age = Duration::from_millis(now.saturating_sub(made));
+            return Some(Error::RequestTooOld {
+                request,
+                age,
+                window: Duration::from_millis(now.saturating_sub(begin)),
+            });
         }
-        self.order.insert(self.next, request);
-        self.next += 1;
-        while self.order.len() > self.most {
-            if let Some((_, oldest)) = self.order.pop_first() {
-                self.outcomes.remove(&oldest);
-            }
+        let ahead = made.saturating_sub(now);
+        (ahead > MAX_AHEAD_MS).then(|| Error::RequestInFuture { request, ahead: Duration::from_millis(ahead) })
+    }
+
+    /// Remembers the outcome of a call that is in the log, and forgets the oldest ids if there is no memory for all.
+    pub(crate) fn put(&mut self, request: RequestId, outcome: Outcome) {
+        if self.has_forgotten(request) {
+            return;
         }
+        self.bytes += ENTRY_BYTES + outcome.results.len();
+        if let Some(before) = self.outcomes.insert(request, outcome) {
+            self.bytes -= ENTRY_BYTES + before.results.len();
+        }
+        while self.bytes > self.max_bytes && self.forget_oldest() {}
+    }
+
+    /// Forgets ids that were made longer ago than the window, by the clock of this node.
+    pub(crate) fn expire(&mut self, now: u64) {
+        let begin = now.saturating_sub(self.window_ms);
+        while self.outcomes.first_key_value().is_some_and(|(oldest, _)| oldest.unix_ms() < begin) {
+            self.forget_oldest();
+        }
+    }
+
+    /// Refuses all ids up to this one from now on.
+    pub(crate) fn raise(&mut self, horizon: RequestId) {
+        while self.outcomes.first_key_value().is_some_and(|(oldest, _)| *oldest <= horizon) {
+            self.forget_oldest();
+        }
+        self.horizon = self.horizon.max(Some(horizon));
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        let Some((request, outcome)) = self.outcomes.pop_first() else { return false };
+        self.bytes -= ENTRY_BYTES + outcome.results.len();
+        self.horizon = self.horizon.max(Some(request));
+        true
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.order.len()
+        self.outcomes.len()
     }
 
-    /// All of them, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Outcome)> {
-        self.order.values().map(|&request| (request, &self.outcomes[&request].1))
+    /// Encodes the table for a checkpoint, in payloads of about `piece_bytes`, with how many ids each has; none when
+    /// there is nothing to remember.
+    pub(crate) fn encode(&self, piece_bytes: usize) -> Vec<(Vec<u8>, u64)> {
+        let head = self.horizon.map_or([0; 16], RequestId::to_bytes).to_vec();
+        let mut pieces = Vec::new();
+        if self.horizon.is_some() {
+            pieces.push((head.clone(), 0));
+        }
+        for (request, outcome) in &self.outcomes {
+            if pieces.last().is_none_or(|(bytes, _)| bytes.len() >= piece_bytes) {
+                pieces.push((head.clone(), 0));
+            }
+            if let Some((bytes, count)) = pieces.last_mut() {
+                put_outcome(bytes, *request, outcome);
+                *count += 1;
+            }
+        }
+        pieces
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::format::items::outcomes;
+
+    fn id(unix_ms: u64) -> RequestId {
+        RequestId::new(unix_ms, [unix_ms as u8; 10])
+    }
+
+    fn outcome(code: u16) -> Outcome {
+        let call = Call { procedure: 0, arguments: 5 };
+        Outcome { call, status: Status::Aborted, code, results: [].into() }
+    }
+
+    fn table(seconds: u64, entries: u64) -> DedupTable {
+        let request_window = Duration::from_secs(seconds);
+        DedupTable::new(&Options { request_window, request_memory: entries * ENTRY_BYTES as u64, ..Options::default() })
+    }
+
+    fn ids(table: &DedupTable) -> Vec<u64> {
+        table.outcomes.keys().map(|id| id.unix_ms()).collect()
+    }
 
     #[test]
-    fn the_oldest_go_first() {
-        let outcome = |code| Outcome { procedure: 0, status: Status::Aborted, code, results: [].into() };
-        let mut window = Window::new(3);
-        (1..=5).for_each(|request| window.put(request, outcome(request as u16)));
-        assert_eq!(window.iter().map(|(request, _)| request).collect::<Vec<_>>(), [3, 4, 5]);
-        assert_eq!((window.get(2), window.get(4).unwrap().code, window.len()), (None, 4, 3));
-        window.put(3, outcome(9));
-        assert_eq!((window.get(3).unwrap().code, window.len()), (9, 3));
-        // What ran again is the newest.
-        window.put(6, outcome(6));
-        let order = window.iter().map(|(request, outcome)| (request, outcome.code)).collect::<Vec<_>>();
-        assert_eq!(order, [(5, 5), (3, 9), (6, 6)]);
-        assert_eq!((window.get(4), window.len()), (None, 3));
+    fn the_oldest_ids_go_when_memory_is_used_up_and_are_refused() {
+        let mut table = table(600, 3);
+        [5, 2, 4, 1, 3].into_iter().for_each(|at| table.put(id(at), outcome(at as u16)));
+        assert_eq!((ids(&table), table.bytes), (vec![3, 4, 5], 3 * ENTRY_BYTES));
+        assert_eq!((table.get(id(4)).map(|outcome| outcome.code), table.get(id(2))), (Some(4), None));
+        assert!(table.has_forgotten(id(2)) && table.has_forgotten(id(1)) && !table.has_forgotten(id(3)));
+        let Some(Error::RequestTooOld { age, window, .. }) = table.refusal(id(1), 10) else { panic!("it may run") };
+        assert_eq!((age.as_millis(), window.as_millis()), (9, 8));
+        assert!(table.refusal(id(6), 10).is_none());
+        // What was forgotten is not remembered again.
+        table.put(id(2), outcome(2));
+        assert_eq!(ids(&table), [3, 4, 5]);
+    }
+
+    #[test]
+    fn ids_go_when_the_window_is_over_and_are_refused_by_any_clock() {
+        let mut table = table(10, 100);
+        [1_000, 2_000, 9_000].into_iter().for_each(|at| table.put(id(at), outcome(0)));
+        table.expire(12_000);
+        assert_eq!(ids(&table), [2_000, 9_000]);
+        let too_old =
+            |table: &DedupTable, at, now| matches!(table.refusal(id(at), now), Some(Error::RequestTooOld { .. }));
+        // An id that never was there is too old by the clock alone, one that was is also when the clock goes back.
+        assert!(too_old(&table, 1_999, 12_000) && !too_old(&table, 1_999, 11_000));
+        assert!(too_old(&table, 1_000, 5_000) && too_old(&table, 500, 5_000));
+        table.expire(5_000);
+        assert!(too_old(&table, 1_000, 5_000));
+    }
+
+    #[test]
+    fn ids_of_the_future_are_refused() {
+        let table = table(10, 100);
+        assert!(table.refusal(id(100_000), 40_000).is_none());
+        assert!(matches!(table.refusal(id(100_001), 40_000), Some(Error::RequestInFuture { ahead, .. })
+            if ahead == Duration::from_millis(60_001)));
+    }
+
+    fn read(pieces: &[(Vec<u8>, u64)], table: &mut DedupTable) {
+        for (payload, count) in pieces {
+            let (mut found, mut horizon) = (Vec::new(), None);
+            outcomes(payload, |id| horizon = Some(id), |id, outcome| found.push((id, outcome))).unwrap();
+            assert_eq!(found.len() as u64, *count);
+            horizon.into_iter().for_each(|horizon| table.raise(horizon));
+            found.into_iter().for_each(|(id, outcome)| table.put(id, outcome));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_holds_the_table_and_the_horizon() {
+        assert!(table(10, 3).encode(100).is_empty());
+        for (entries, pieces) in [(4, 2), (1, 1), (0, 1)] {
+            let mut table = table(10, entries);
+            (1..=4).for_each(|at| table.put(id(at), outcome(at as u16)));
+            let encoded = table.encode(80);
+            assert_eq!(encoded.len(), pieces, "{entries}");
+            let mut again = self::table(10, 100);
+            read(&encoded, &mut again);
+            assert_eq!((again.outcomes, again.horizon), (table.outcomes, table.horizon));
+        }
+    }
+
+    proptest! {
+        /// Calls with any ids, at nodes with any windows, memories and clocks, one after the other: a checkpoint goes
+        /// from one to the next. None runs twice.
+        #[test]
+        fn no_call_runs_twice(
+            nodes in prop::collection::vec(
+                (1_u64..100, 0_u64..20, prop::collection::vec((0_u64..200_000, 0_u64..200_000), 0..30)), 1..6)
+        ) {
+            let mut ran = std::collections::HashSet::new();
+            let mut before: Option<DedupTable> = None;
+            for (seconds, entries, calls) in nodes {
+                let mut table = table(seconds, entries);
+                before.iter().for_each(|before| read(&before.encode(90), &mut table));
+                for (now, at) in calls {
+                    // Few ids, so that many come again.
+                    let id = id(at / 5_000 * 5_000);
+                    if let Some(outcome) = table.get(id) {
+                        prop_assert_eq!(outcome.code, (id.unix_ms() / 5_000) as u16);
+                    } else if table.refusal(id, now).is_none() {
+                        prop_assert!(ran.insert(id), "{} ran twice", id);
+                        table.put(id, outcome((id.unix_ms() / 5_000) as u16));
+                    }
+                    table.expire(now);
+                }
+                before = Some(table);
+            }
+        }
     }
 }

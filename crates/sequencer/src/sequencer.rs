@@ -96,13 +96,7 @@ impl Sequencer {
         let listing = directory.list(&*io)?;
         let mut report = RecoveryReport { io: io.describe(), unknown: listing.unknown.clone(), ..Default::default() };
         let (database, listing) = identify(&*io, &directory, listing, &mut report)?;
-        let source = Source {
-            io: &*io,
-            directory: &directory,
-            listing: &listing,
-            database,
-            request_window: options.request_window,
-        };
+        let source = Source { io: &*io, directory: &directory, listing: &listing, database, options: &options };
         let recovered = recover(&source, &mut *engine, &mut report, progress)?;
         report.rewritten_bytes = settle(&*io, &directory, database, &listing, &recovered.end)?;
         let next = recovered.end.next;
@@ -141,7 +135,7 @@ impl Sequencer {
             shared: shared.clone(),
             catalogue: recovered.catalogue,
             definitions: recovered.definitions,
-            window: recovered.window,
+            dedup: recovered.dedup,
             next,
             node: None,
         });

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use lockwork_engine::EngineError;
 
@@ -25,6 +25,9 @@ use crate::shared::lock;
 pub(crate) trait Scheduler: Send + Sync {
     /// The time of the calling thread's node.
     fn now(&self) -> Instant;
+
+    /// The time of day of the calling thread's node, in milliseconds since 1970.
+    fn unix_ms(&self) -> u64;
 
     /// Gives the turn away until then, or until a thread of its node may have changed something, if that is what it
     /// waits for. `has_acted` says whether the thread has done anything since it had its turn that others may wait for.
@@ -86,6 +89,11 @@ impl Threads {
 
     pub(crate) fn now(&self) -> Instant {
         self.0.as_ref().map_or_else(Instant::now, |scheduler| scheduler.now())
+    }
+
+    /// The time of day in milliseconds since 1970-01-01 00:00 UTC.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.0.as_ref().map_or_else(unix_ms, |scheduler| scheduler.unix_ms())
     }
 
     /// A number that nobody else has.
@@ -182,6 +190,10 @@ impl Threads {
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}")).into();
         started.map_err(failed).map(|handle| Thread { handle, ended, threads: self.clone() })
     }
+}
+
+fn unix_ms() -> u64 {
+    UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A thread that was started.

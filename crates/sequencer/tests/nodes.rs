@@ -50,6 +50,59 @@ fn one_leads_and_the_others_have_what_it_has() {
 }
 
 #[test]
+fn a_new_leader_returns_first_answers_and_refuses_ids_that_may_have_been_forgotten() {
+    for with_checkpoint in [false, true] {
+        let journal = SimulatedJournal::new(7);
+        // The second node has memory for ten ids, the third for all.
+        let with_memory =
+            |name: &str, bytes| join_remembering(&journal.another(), node(name), bytes, &mut || ()).unwrap();
+        let first = join(&journal, "first");
+        wait_for(&first, Role::Leading);
+        furnish(&first).unwrap();
+        let calls: Vec<Call> = (1..=30).map(|number| (0, number, vec![1, 2, number as i64])).collect();
+        let told = answers(&first.call_batch(batch(&calls)).unwrap());
+        if with_checkpoint {
+            first.checkpoint().unwrap();
+        }
+        let (second, _) = with_memory("second", 10 * 144);
+        wait_until_as_far(&second, &first);
+        let digest = first.digest().unwrap();
+        let repeat = |node: &Sequencer, number: u64| {
+            let call = &calls[number as usize - 1..number as usize];
+            let outcome = node.call_batch(batch(call)).map(|batch| answers(&batch)[0].clone());
+            assert_eq!(node.digest().unwrap(), digest);
+            outcome.map_err(|refused| refused.error)
+        };
+        assert_eq!((repeat(&first, 1).unwrap(), repeat(&first, 30).unwrap()), (told[0].clone(), told[29].clone()));
+        first.close().unwrap();
+        wait_for(&second, Role::Leading);
+        for (number, told) in (1..).zip(&told) {
+            match repeat(&second, number) {
+                Ok(answer) => assert!(number > 20 && answer == *told, "{number}"),
+                Err(error) => {
+                    assert!(number <= 20 && matches!(error, Error::RequestTooOld { .. }), "{number}: {error}")
+                }
+            }
+        }
+        // What a checkpoint does not have is refused by one that has more memory too.
+        if with_checkpoint {
+            second.checkpoint().unwrap();
+        }
+        let (third, _) = with_memory("third", 1 << 20);
+        wait_until_as_far(&third, &second);
+        second.close().unwrap();
+        wait_for(&third, Role::Leading);
+        for (number, told) in (1..).zip(&told) {
+            match repeat(&third, number) {
+                Ok(answer) => assert!((number > 20 || !with_checkpoint) && answer == *told, "{number}"),
+                Err(error) => assert!(with_checkpoint && number <= 20, "{number}: {error}"),
+            }
+        }
+        third.close().unwrap();
+    }
+}
+
+#[test]
 fn a_leader_that_is_cut_off_answers_nothing_and_another_one_goes_on() {
     let journal = SimulatedJournal::new(2);
     let first = join(&journal, "first");

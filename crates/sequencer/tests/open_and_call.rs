@@ -10,7 +10,7 @@ use common::*;
 use lockwork_engine::EngineKind;
 use lockwork_procedure::block::Status;
 use lockwork_sequencer::io::{Disk, Io, simulated::SimulatedDisk};
-use lockwork_sequencer::{Durability, Error, Options, inspect};
+use lockwork_sequencer::{Durability, Error, Options, RequestId, inspect};
 
 fn disks() -> [Arc<dyn Io>; 2] {
     [Arc::new(Disk::new()), Arc::new(Disk::plain())]
@@ -153,7 +153,8 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
     for with_checkpoint in [false, true] {
         let disk = SimulatedDisk::new(1);
         let path = std::path::Path::new("/db");
-        let options = Options { request_window: 4, ..options() };
+        // Four ids of transfers.
+        let options = Options { request_memory: 4 * 144, ..options() };
         let open = || open_with(Arc::new(disk.clone()), path, options.clone(), EngineKind::Deterministic).unwrap().0;
         let sequencer = open();
         furnish(&sequencer).unwrap();
@@ -178,7 +179,7 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
             let again = answers(&sequencer.call_batch(batch(&first[..3])).unwrap());
             assert_eq!(again[..], told[..3]);
             assert_eq!(sequencer.digest().unwrap(), digest, "nothing ran");
-            let mut block = batch(&first[..1]).block(0).bytes().to_vec();
+            let mut block = block(&first[0]);
             sequencer.handle().call(&mut block).unwrap();
             assert_eq!(block[56..72], told[0].2);
         };
@@ -187,16 +188,86 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
         disk.crash();
         let sequencer = open();
         retry(&sequencer);
-        // The id stands for the call of one procedure.
-        let refused = sequencer.call_batch(batch(&[(1, 11, vec![1])])).unwrap_err();
-        assert!(matches!(refused.error, Error::RequestReused { request: 11, first: 0, now: 1 }));
-        assert_eq!(refused.batch.unwrap().len(), 1);
-        // Four more ids, and the first is forgotten: it runs again.
-        let more: Vec<Call> = (20..24).map(|request| (1, request, vec![3])).collect();
+        // The id stands for one procedure and its arguments.
+        for (call, why) in [
+            (
+                (1, 11, vec![1]),
+                "was used before, for a call of procedure 'transfer', and this one is of procedure 'audit'",
+            ),
+            ((0, 11, vec![1, 2, 6]), "was used before, for a call of procedure 'transfer' with other arguments"),
+        ] {
+            let refused = sequencer.call_batch(batch(&[call])).unwrap_err();
+            assert!(matches!(refused.error, Error::RequestReused { request, .. } if request == id(11)));
+            assert!(refused.to_string().contains(why), "{refused}");
+            assert_eq!(refused.batch.unwrap().len(), 1);
+        }
+        // Four more ids, and the first is forgotten: it is refused, and does not run again.
+        let more: Vec<Call> = (20..24).map(|request| (0, request, vec![3, 4, 1])).collect();
         sequencer.call_batch(batch(&more)).unwrap();
-        let again = answers(&sequencer.call_batch(batch(&first[..1])).unwrap());
-        assert_eq!(again[0].2[..8], (BALANCE - 11).to_le_bytes());
+        let refuses = |sequencer: &lockwork_sequencer::Sequencer| {
+            let digest = sequencer.digest().unwrap();
+            for call in [first[0].clone(), (0, 5, vec![1, 2, 5])] {
+                let refused = sequencer.call_batch(batch(&[call.clone()])).unwrap_err();
+                assert!(matches!(refused.error, Error::RequestTooOld { request, .. } if request == id(call.1)));
+                let alone = sequencer.handle().call(&mut block(&call)).unwrap_err();
+                assert!(matches!(alone, Error::RequestTooOld { .. }), "{alone}");
+            }
+            assert_eq!(sequencer.digest().unwrap(), digest);
+        };
+        refuses(&sequencer);
+        if with_checkpoint {
+            sequencer.checkpoint().unwrap();
+        }
         drop(sequencer);
+        disk.crash();
+        refuses(&open());
+    }
+}
+
+#[test]
+fn a_retry_after_70_000_other_calls_gets_the_first_answer() {
+    let disk = SimulatedDisk::new(1);
+    let path = std::path::Path::new("/db");
+    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::Deterministic).unwrap().0;
+    let sequencer = open();
+    furnish(&sequencer).unwrap();
+    let first = [(0, 1, vec![1, 2, 5])];
+    let told = answers(&sequencer.call_batch(batch(&first)).unwrap());
+    for begin in (0..70_000).step_by(10_000) {
+        let others: Vec<Call> = (begin..begin + 10_000).map(|number| (0, 2 + number, vec![3, 4, 0])).collect();
+        sequencer.call_batch(batch(&others)).unwrap();
+    }
+    let digest = sequencer.digest().unwrap();
+    assert_eq!(answers(&sequencer.call_batch(batch(&first)).unwrap()), told);
+    sequencer.checkpoint().unwrap();
+    drop(sequencer);
+    disk.crash();
+    let sequencer = open();
+    assert_eq!(answers(&sequencer.call_batch(batch(&first)).unwrap()), told);
+    assert_eq!(sequencer.digest().unwrap(), digest);
+}
+
+#[test]
+fn an_id_outside_the_window_is_refused() {
+    let disk = SimulatedDisk::new(1);
+    let path = std::path::Path::new("/db");
+    let options = Options { request_window: Duration::from_secs(100), ..options() };
+    let (sequencer, _) = open_with(Arc::new(disk), path, options, EngineKind::Deterministic).unwrap();
+    furnish(&sequencer).unwrap();
+    let digest = sequencer.digest().unwrap();
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    let call = |unix_ms| {
+        let mut batch = batch(&[(0, 0, vec![1, 2, 5])]);
+        batch.set_request(0, RequestId::new(unix_ms, [1; 10]));
+        sequencer.call_batch(batch).map(|batch| answers(&batch)).map_err(|refused| refused.error)
+    };
+    let old = call(now - 101_000).unwrap_err();
+    assert!(matches!(old, Error::RequestTooOld { window, .. } if window == Duration::from_secs(100)), "{old}");
+    let ahead = call(now + 120_000).unwrap_err();
+    assert!(matches!(ahead, Error::RequestInFuture { .. }), "{ahead}");
+    assert_eq!(sequencer.digest().unwrap(), digest);
+    for unix_ms in [now - 50_000, now + 30_000] {
+        assert_eq!(call(unix_ms).unwrap(), call(unix_ms).unwrap());
     }
 }
 
@@ -223,7 +294,7 @@ fn the_log_takes_little_more_than_the_arguments() {
     let summary = inspect::log(&io, folder.path(), &mut |entry| entries.push(entry)).unwrap();
     assert_eq!((summary.torn, summary.records), (None, 5 + 1 + 10));
     let calls = entries.iter().filter_map(|entry| match &entry.contents {
-        inspect::Contents::Calls(Some(runs)) => Some(runs.iter().map(|run| run.1).sum::<usize>()),
+        inspect::Contents::Calls(Some(runs)) => Some(runs.iter().map(|run| run.calls).sum::<usize>()),
         _ => None,
     });
     assert_eq!(calls.sum::<usize>() as u64, after.logged_calls);
@@ -339,7 +410,7 @@ fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
         let threads = calls.map(|call| {
             let handle = sequencer.handle();
             scope.spawn(move || {
-                let mut block = batch(&[call]).block(0).bytes().to_vec();
+                let mut block = block(&call);
                 handle.call(&mut block).map(|()| block)
             })
         });
@@ -349,7 +420,7 @@ fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
     for index in [0, 2, 3] {
         assert_eq!(outcomes[index].as_ref().unwrap()[56..72], balances(-5, 5), "{index}");
     }
-    assert!(matches!(outcomes[1], Err(Error::RequestReused { request: 7, first: 0, now: 1 })));
+    assert!(matches!(outcomes[1], Err(Error::RequestReused { request, .. }) if request == id(7)));
     let after = sequencer.statistics();
     assert_eq!((after.repeats - before.repeats, after.logged_calls - before.logged_calls), (1, 2));
 }

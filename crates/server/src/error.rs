@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use lockwork_database::Error;
+use lockwork_database::sequencer::{self, HOW_TO_MAKE};
 use lockwork_database::sql::Subject;
-use lockwork_database::{Error, sequencer};
 use pgwire::error::{ErrorInfo, PgWireError};
 use pgwire::messages::response::ErrorResponse;
 
-/// A request id was used for a call of another procedure: a state of our own, in the class of wrong values.
+/// A request id was used for another call: a state of our own, in the class of wrong values.
 const REQUEST_REUSED: &str = "22R01";
+/// A request id is too old, or of the future: as above.
+const REQUEST_TIME: &str = "22R02";
 
 /// Why a message is refused: SQLSTATE, what is wrong, where in the statement, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +91,10 @@ impl Refusal {
             Error::Durability(sequencer::Error::Conflict { .. }) => refuse("40001", error.to_string()),
             Error::Durability(sequencer::Error::TooLong) => refuse("54000", error.to_string()),
             Error::Durability(sequencer::Error::RequestReused { .. }) => {
-                refuse(REQUEST_REUSED, error.to_string()).hint("an id is for repeating the same CALL; take another")
+                refuse(REQUEST_REUSED, error.to_string()).hint(HOW_TO_MAKE)
+            }
+            Error::Durability(sequencer::Error::RequestTooOld { .. } | sequencer::Error::RequestInFuture { .. }) => {
+                refuse(REQUEST_TIME, error.to_string()).hint("docs/operations.md, Calls that are repeated")
             }
             Error::Durability(sequencer::Error::ForLeader { .. }) => {
                 refuse("25006", error.to_string()).hint("connect to it")
@@ -147,6 +153,7 @@ fn kind(sqlstate: &str) -> &'static str {
         "22021" => "character not in repertoire",
         "22023" => "invalid parameter value",
         REQUEST_REUSED => "request id of another call",
+        REQUEST_TIME => "request id too old or of the future",
         "23502" => "not null violation",
         "23505" => "unique violation",
         "25001" => "active sql transaction",

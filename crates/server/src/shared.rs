@@ -10,6 +10,7 @@ use std::time::Instant;
 use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
 use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer};
+use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
@@ -22,6 +23,7 @@ use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
 use crate::query::{self, Queries, Query};
 use crate::reads::Reader;
 use crate::transaction::{self, Open};
+use crate::values::type_of;
 use crate::verb::Verb;
 use crate::watch::Watch;
 
@@ -77,6 +79,13 @@ impl Plan {
         parameters
             .map(|field| Field { count: if self.many { Some(MOST_CALLS) } else { field.count }, ..field.clone() })
             .collect()
+    }
+
+    /// The types of `$1` and so on.
+    pub(crate) fn parameter_types(&self) -> Vec<Type> {
+        let request = self.prepared.as_ref().and_then(Prepared::request_parameter);
+        let one = |(at, field): (usize, &Field)| if Some(at) == request { Type::UUID } else { type_of(field).0 };
+        self.parameters().iter().enumerate().map(one).collect()
     }
 
     /// The procedure of a CALL, the kind of statement of others.

@@ -66,7 +66,7 @@ impl Stored {
             Self::Known(_) | Self::Control(_) | Self::Copy(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
-            Self::Plan(plan) => plan.parameters().iter().map(|field| type_of(field).0).collect(),
+            Self::Plan(plan) => plan.parameter_types(),
         }
     }
 
@@ -119,7 +119,7 @@ impl Stored {
                     _ => Vec::new(),
                 };
                 // As the client was told.
-                let told: Vec<Type> = fields.iter().map(|field| type_of(field).0).collect();
+                let told = self.parameters();
                 let fields: Vec<Field> = match self {
                     // What a value is compared with, or goes into, says whether it fits.
                     Self::Plan(_) if !is_call => fields.into_iter().map(widest).collect(),

@@ -207,6 +207,7 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
         Type::FLOAT4 => return parsed(&f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
         Type::FLOAT8 => return parsed(&f64::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
         Type::BYTEA => Value::Bytes(bytes.to_vec()),
+        Type::UUID => return parsed(&uuid(u128::from_be_bytes(bytes.try_into().map_err(|_| short())?))),
         Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN => {
             return parsed(std::str::from_utf8(bytes).map_err(|_| refuse("22021", "this is no UTF-8"))?);
         }
@@ -216,6 +217,12 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
         }
     };
     Ok(value)
+}
+
+/// The text of a UUID.
+fn uuid(bits: u128) -> String {
+    let digits = format!("{bits:032x}");
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
 /// The text of a binary numeric.

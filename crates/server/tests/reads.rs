@@ -196,7 +196,7 @@ fn reads_of_every_kind_are_answered_and_all_else_is_refused() {
             "CREATE INDEX i ON accounts (owner)",
             "CREATE PROCEDURE p(a BIGINT) AS $$ BEGIN NULL; END $$",
             "CALL transfer(1, 2, 1)",
-            "CALL audit(1) REQUEST 7",
+            "CALL audit(1) REQUEST '0190b5a0-7c1e-7d3a-9f00-3b1c5d2e4f60'",
             "COPY accounts FROM STDIN",
             "BEGIN READ WRITE",
             "SET default_transaction_read_only = off",

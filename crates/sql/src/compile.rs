@@ -64,6 +64,7 @@ impl Compiled {
             a::MEMORY_ERROR | a::DEVICE_LOST => "58030",
             a::BLOCK_TOO_SHORT => "08P01",
             a::REQUEST_REUSED => "22R01",
+            a::REQUEST_TOO_OLD => "22R02",
             _ => "P0001",
         };
         let message = a::describe(code).map_or_else(|| format!("abort {code}"), str::to_string);

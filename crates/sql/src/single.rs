@@ -1,8 +1,8 @@
 //! Statements outside of procedures: their constants become parameters, and what they answer becomes results.
 
-use std::num::NonZeroU64;
 use std::time::SystemTime;
 
+use lockwork_procedure::request::{HOW_TO_MAKE, RequestId};
 use lockwork_procedure::schema::TableSchema;
 
 use crate::bind::{Binder, Lifted};
@@ -143,14 +143,20 @@ fn sought_of(elements: &[Value], sql: SqlType) -> Vec<Value> {
     found
 }
 
-/// A request id that values of SQL can be.
-fn id_of(value: &Value) -> Option<NonZeroU64> {
-    value.stored(SqlType::BIGINT).and_then(|id| u64::try_from(id).ok()).and_then(NonZeroU64::new)
+/// The request id that a value is: a text, or the bytes of a UUID.
+fn id_of(value: &Value, place: Place) -> Result<RequestId> {
+    let id = match value {
+        Value::Text(text) => text.parse().ok(),
+        Value::Bytes(bytes) => bytes.as_slice().try_into().ok().and_then(RequestId::from_bytes),
+        _ => None,
+    };
+    id.ok_or_else(|| no_id(value, place))
 }
 
 fn no_id(what: impl std::fmt::Display, place: Place) -> SqlError {
-    SqlError::new(state::INVALID_VALUE, place, format!("{what} is no id of a request, which is a BIGINT from 1 on"))
-        .hint("choose a number at random, and use it again for the same CALL only")
+    let shown: String = what.to_string().chars().take(64).collect();
+    let message = format!("{shown} is no request id, which is a UUID of version 7 in quotes");
+    SqlError::new(state::INVALID_VALUE, place, message).hint(HOW_TO_MAKE)
 }
 
 impl Arguments {
@@ -245,13 +251,22 @@ impl Arguments {
     ///
     /// # Errors
     /// The value is none.
-    pub fn request(&self, given: &[Value]) -> Result<Option<NonZeroU64>> {
+    pub fn request(&self, given: &[Value]) -> Result<Option<RequestId>> {
         let value = match &self.request {
             Some(Argument::Value(value)) => value,
             Some(Argument::Placeholder(number, _)) => &given[*number],
             Some(_) | None => return Ok(None),
         };
-        id_of(value).map(Some).ok_or_else(|| no_id(value, Place::START))
+        id_of(value, Place::START).map(Some)
+    }
+
+    /// The parameter, counted from 0, that is the id of the request and nothing else: its values are UUIDs or texts.
+    #[must_use]
+    pub fn request_parameter(&self) -> Option<usize> {
+        let Some(Argument::Placeholder(request, _)) = &self.request else { return None };
+        let is_request =
+            |argument: &Argument| matches!(argument, Argument::Placeholder(number, _) if number == request);
+        (!self.list.iter().any(is_request)).then_some(*request)
     }
 
     /// Something for each argument of a CALL: of a value, of the time now, or of `$n`, which is counted from 0.
@@ -349,13 +364,17 @@ pub(crate) fn arguments(
     };
     let id = |written: &Written| {
         if let W::Placeholder(number) = written.kind {
-            let field = Field { name: "request".into(), sql_type: Some(SqlType::BIGINT), count: None };
+            let field = Field { name: "request".into(), sql_type: Some(SqlType::Text(u32::MAX)), count: None };
             return Ok(Argument::Placeholder(usize::from(number) - 1, field));
         }
-        // Not even rounded: two ids would be one.
-        let W::Number(text) = &written.kind else { return Err(no_id("this", written.place)) };
-        let value = text.parse().ok().map(Value::Integer).filter(|value| id_of(value).is_some());
-        value.map(Argument::Value).ok_or_else(|| no_id(text, written.place))
+        match &written.kind {
+            W::Text(text) => {
+                let value = Value::Text(text.clone());
+                id_of(&value, written.place).map(|_| Argument::Value(value))
+            }
+            W::Number(text) => Err(no_id(text, written.place)),
+            _ => Err(no_id("this", written.place)),
+        }
     };
     let list = written.iter().zip(&compiled.parameters).map(argument).collect::<Result<_>>()?;
     Arguments::new(list, request.map(id).transpose()?, name.place)

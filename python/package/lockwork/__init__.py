@@ -11,7 +11,7 @@
 
 from . import locks
 from ._columns import Scaled
-from ._database import Connection, Procedure, Result, Row, connect, open  # noqa: A004
+from ._database import Connection, Procedure, Result, Row, connect, open, request_id  # noqa: A004
 from ._errors import (
     Abort,
     Closed,
@@ -54,4 +54,5 @@ __all__ = [
     "connect",
     "locks",
     "open",
+    "request_id",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import uuid
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, overload
@@ -11,8 +12,12 @@ from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union, 
 from . import _columns
 from ._errors import DataError, SqlError
 from ._lockwork import Connection as _Connection
+from ._lockwork import request_id as _request_id
 
 Answer = TypeVar("Answer")
+
+#: A request id: what request_id() makes, or its text.
+RequestId = Union[uuid.UUID, str]
 
 
 class Row(tuple):  # type: ignore[type-arg]
@@ -98,6 +103,15 @@ class Result:
         )
 
 
+def request_id() -> uuid.UUID:
+    """Makes a request id, a UUID of version 7, for a call that may have to be repeated; see Procedure.__call__."""
+    return uuid.UUID(_request_id())
+
+
+def _text(request: "Optional[RequestId]") -> Optional[str]:
+    return None if request is None else str(request)
+
+
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -118,17 +132,19 @@ class Procedure:
         self.results = tuple(self._signature.results)
         self._row = _row_class(self.results)
 
-    def __call__(self, *args: Any, request_id: Optional[int] = None, **kwargs: Any) -> Row:
+    def __call__(self, *args: Any, request_id: "Optional[RequestId]" = None, **kwargs: Any) -> Row:
         """Calls it and waits for its results; in a folder, until they are durable.
 
-        ``request_id`` is a number of the caller's own choice: a call with one that was used before does not run, and
-        gives the first one's results, also after a crash.
+        ``request_id`` is an id of ``lockwork.request_id()``, made before the first call: a call that was made before
+        with this id does not run, and returns the first one's results, also after a crash. A server or folder remembers
+        ids for ten minutes unless told otherwise, and refuses older ones.
 
         Raises:
             Abort: it was taken back.
+            SqlError: the id was used for another call (22R01), or is too old or of the future (22R02).
         """
         arguments = self._arguments(args, kwargs) if kwargs else args
-        return self._row(self._connection.call(self._signature, arguments, request_id))
+        return self._row(self._connection.call(self._signature, arguments, _text(request_id)))
 
     def _arguments(self, args: "Sequence[Any]", kwargs: "dict[str, Any]") -> "list[Any]":
         rest = list(self.parameters[len(args) :])
@@ -148,7 +164,7 @@ class Procedure:
             columns = self._arguments((), columns)
         handed = [_columns.hand_over(name, column) for name, column in zip(self.parameters, columns)]
         handed += [_columns.hand_over("one too many", column) for column in columns[len(self.parameters) :]]
-        ids = None if request_ids is None else [int(number) for number in request_ids]
+        ids = None if request_ids is None else [str(one) for one in request_ids]
         given, aborts, calls = self._connection.call_many(self._signature, handed, scaled, ids)
         answer = {name: _columns.take_over(column) for name, column in given}
         answer["sqlstate"] = _columns.states(aborts, calls)
@@ -186,7 +202,7 @@ class Connection:
         """The procedure of this name, as a function."""
         return Procedure(self._connection, name)
 
-    def call(self, name: str, *args: Any, request_id: Optional[int] = None, **kwargs: Any) -> Row:
+    def call(self, name: str, *args: Any, request_id: "Optional[RequestId]" = None, **kwargs: Any) -> Row:
         """Calls a procedure; see Procedure.__call__."""
         return self._known(name, lambda procedure: procedure(*args, request_id=request_id, **kwargs))
 
@@ -271,6 +287,8 @@ def open(  # noqa: A001
     engine: str = "deterministic",
     durability: str = "fsync",
     workers: Optional[int] = None,
+    request_window: float = 600.0,
+    request_memory: int = 256 << 20,
 ) -> Connection:
     """Opens the database in a folder, which is made if it is not there; without one, a database in memory.
 
@@ -279,13 +297,15 @@ def open(  # noqa: A001
         engine: which one runs the calls; a folder can be opened with any one.
         durability: when a call has happened: "fsync" when the disk says so, "async" when the system has it, "none".
         workers: threads of the engine; as many as there are cores unless told otherwise.
+        request_window: how long request ids are remembered, in seconds.
+        request_memory: bytes for them: when they are used up, the oldest ids are forgotten, and refused.
 
     Raises:
         Locked: another process has it open.
         Damaged: what was durable is damaged.
     """
     place = "in memory" if path is None else os.fspath(path)
-    return Connection(_Connection.open(path, engine, durability, workers), place)
+    return Connection(_Connection.open(path, engine, durability, workers, (request_window, request_memory)), place)
 
 
 def connect(

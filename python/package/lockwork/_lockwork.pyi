@@ -5,10 +5,16 @@ from typing import Any, Optional, Sequence, Union
 
 __version__: str
 
+def request_id() -> str: ...
+
 class Connection:
     @staticmethod
     def open(
-        path: Union[str, "PathLike[str]", None], engine: str, durability: str, workers: Optional[int]
+        path: Union[str, "PathLike[str]", None],
+        engine: str,
+        durability: str,
+        workers: Optional[int],
+        requests: "tuple[float, int]",
     ) -> "Connection": ...
     @staticmethod
     def connect(place: "dict[str, Any]") -> "Connection": ...
@@ -16,10 +22,10 @@ class Connection:
     def define(self, sql: str) -> None: ...
     def procedure(self, name: str) -> "Signature": ...
     def call(
-        self, procedure: "Signature", arguments: Sequence[Any], request_id: Optional[int] = None
+        self, procedure: "Signature", arguments: Sequence[Any], request_id: Optional[str] = None
     ) -> "tuple[Any, ...]": ...
     def call_many(
-        self, procedure: "Signature", columns: Sequence[Any], scaled: bool, request_ids: Optional[Sequence[int]] = None
+        self, procedure: "Signature", columns: Sequence[Any], scaled: bool, request_ids: Optional[Sequence[str]] = None
     ) -> "tuple[list[tuple[str, Any]], list[tuple[int, str]], int]": ...
     def checkpoint(self) -> None: ...
     def reconnect(self) -> None: ...

@@ -145,7 +145,8 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
         None => Some(tempfile::Builder::new().prefix("lockwork-node").tempdir().map_err(Failure::connect)?),
     };
     let scratch = join.scratch.as_deref().or(temporary.as_ref().map(|folder| folder.path())).unwrap_or("".as_ref());
-    let options = OpenOptions { engine, sequencer: sequencer::Options::default(), ..OpenOptions::default() };
+    let sequencer = arguments.requests.applied(sequencer::Options::default())?;
+    let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
     let (mut first_gate, mut is_first) = (Some(gate), true);
     let mut signals = runtime.block_on(async { Signals::new() })?;
     loop {

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use lockwork::RequestId;
 use lockwork::sequencer::Error;
-use lockwork::sequencer::inspect::{Contents, Entry, Summary, checkpoint, log};
+use lockwork::sequencer::inspect::{Calls, Contents, Entry, Summary, checkpoint, log};
 use lockwork::sequencer::io::Disk;
 use serde_json::json;
 
@@ -130,14 +131,14 @@ fn describe(contents: &Contents) -> String {
     match contents {
         Contents::Calls(None) => "calls of procedures that are defined before the log begins".into(),
         Contents::Calls(Some(runs)) => {
-            let run = |(name, count, requests): &(String, usize, usize)| match requests {
-                0 => format!("{count} {name}"),
-                _ => format!("{count} {name} ({requests} with request ids)"),
+            let run = |Calls { procedure, calls, requests }: &Calls| match requests.is_empty() {
+                true => format!("{calls} {procedure}"),
+                false => format!("{calls} {procedure} ({})", ids(requests)),
             };
             // Mixed batches have many short runs.
             let shown: Vec<String> = runs.iter().take(4).map(run).collect();
             let more = runs.len().saturating_sub(4);
-            let calls: usize = runs.iter().map(|(_, count, _)| count).sum();
+            let calls: usize = runs.iter().map(|run| run.calls).sum();
             match more {
                 0 => shown.join(", "),
                 _ => format!("{} and {more} runs more, {calls} calls in all", shown.join(", ")),
@@ -157,19 +158,37 @@ fn describe(contents: &Contents) -> String {
             let sizes: Vec<String> = tables.iter().map(|(table, rows)| format!("{rows} of {table}")).collect();
             format!("expect {}", sizes.join(", "))
         }
-        Contents::Requests(count) => format!("{count} request ids with their outcomes"),
+        Contents::ShortRequests => "request ids of an earlier version, which are refused now".into(),
+        Contents::Requests(horizon, requests) => match horizon {
+            Some(horizon) => format!("{}; ids up to {horizon} are refused", ids(requests)),
+            None => ids(requests),
+        },
         Contents::Chain(epoch) => format!("epoch {epoch}"),
         Contents::Durable => "everything before is durable".into(),
         Contents::End(rows, digest) => format!("{rows} rows, digest {digest}"),
     }
 }
 
+/// How many request ids, and the first of them.
+fn ids(requests: &[RequestId]) -> String {
+    let shown: Vec<String> = requests.iter().take(4).map(ToString::to_string).collect();
+    match requests.len().saturating_sub(shown.len()) {
+        0 if shown.is_empty() => "no request ids".into(),
+        0 => format!("{} request ids: {}", requests.len(), shown.join(", ")),
+        more => format!("{} request ids: {} and {more} more", requests.len(), shown.join(", ")),
+    }
+}
+
+fn texts(requests: &[RequestId]) -> Vec<String> {
+    requests.iter().map(ToString::to_string).collect()
+}
+
 fn json_of(entry: &Entry) -> serde_json::Value {
     let Entry { path, offset, bytes, number, kind, contents } = entry;
     let contents = match contents {
         Contents::Calls(runs) => json!(runs.as_ref().map(|runs| {
-            let run = |(procedure, calls, requests): &(String, usize, usize)| {
-                json!({ "procedure": procedure, "calls": calls, "requests": requests })
+            let run = |Calls { procedure, calls, requests }: &Calls| {
+                json!({ "procedure": procedure, "calls": calls, "requests": texts(requests) })
             };
             runs.iter().map(run).collect::<Vec<_>>()
         })),
@@ -178,7 +197,10 @@ fn json_of(entry: &Entry) -> serde_json::Value {
         Contents::Indexed(tables) | Contents::Sizes(tables) => {
             json!(tables.iter().map(|(table, rows)| json!({ "table": table, "rows": rows })).collect::<Vec<_>>())
         }
-        Contents::Requests(count) => json!({ "requests": count }),
+        Contents::ShortRequests => json!(null),
+        Contents::Requests(horizon, requests) => {
+            json!({ "requests": texts(requests), "refused_up_to": horizon.map(|horizon| horizon.to_string()) })
+        }
         Contents::Chain(epoch) => json!({ "epoch": epoch }),
         Contents::Durable => json!(null),
         Contents::End(rows, digest) => json!({ "rows": rows, "digest": digest.to_string() }),

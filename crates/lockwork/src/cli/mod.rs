@@ -30,6 +30,7 @@ mod progress;
 mod prompt;
 mod racks;
 mod report;
+mod requests;
 mod run;
 mod serve;
 mod service;
@@ -170,6 +171,8 @@ enum Command {
     Serve(Box<serve::Arguments>),
     /// Who may connect to a server: adds a user to a file, changes one, or removes one
     User(user::Arguments),
+    /// Make a request id, for a CALL that is repeated until it is answered: CALL transfer(1, 2, 5) REQUEST '..'
+    RequestId,
     /// What is in the files of a database, and whether all of it is whole
     #[command(subcommand)]
     Inspect(inspect::Command),
@@ -249,6 +252,7 @@ pub(crate) fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::User(arguments) => user::run(&arguments),
+        Command::RequestId => requests::run(),
         Command::Inspect(command) => inspect::run(&command),
         Command::Lockd(arguments) => lockd::run(&arguments),
         Command::Lock(arguments) => match lock::run(&arguments) {

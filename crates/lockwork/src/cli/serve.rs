@@ -35,6 +35,8 @@ pub(super) struct Arguments {
     /// when it has run [default: fsync]
     #[arg(long, requires = "data")]
     durability: Option<String>,
+    #[command(flatten)]
+    pub(super) requests: super::requests::Memory,
     /// A file of SQL that is run before clients come, if the database has no tables yet
     #[arg(long, value_name = "FILE")]
     pub(super) init: Option<PathBuf>,
@@ -228,7 +230,7 @@ impl Arguments {
     fn open(&self, watcher: &Watcher) -> Result<Lockwork, Failure> {
         let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
-        let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
+        let sequencer = self.requests.applied(sequencer::Options { durability, ..sequencer::Options::default() })?;
         let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
         match &self.data {
             Some(folder) => {

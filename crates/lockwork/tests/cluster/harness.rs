@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lockwork::{RequestId, request_id};
 use lockwork_nats::Options;
 use lockwork_nats::survey::{have_all, holdings};
 use tempfile::TempDir;
@@ -291,7 +292,7 @@ pub(crate) struct Load<'a> {
     /// When calls were acknowledged.
     times: Mutex<Vec<Instant>>,
     /// The last request of each client that was acknowledged, by the client's number.
-    last: Mutex<BTreeMap<u64, u64>>,
+    last: Mutex<BTreeMap<u64, (u64, RequestId)>>,
     /// What clients were last refused with, by their number.
     refused: Mutex<BTreeMap<u64, String>>,
     told: &'a (dyn Fn() -> String + Sync),
@@ -330,6 +331,7 @@ impl Load<'_> {
         let mut nodes = self.nodes.to_vec();
         nodes.rotate_left(number as usize % self.nodes.len());
         let (mut client, mut request, mut since) = (None, first, None);
+        let mut id = request_id().expect("random bytes");
         loop {
             if self.over.load(Ordering::Relaxed) && since.is_none_or(|since: Instant| since.elapsed() > LONG) {
                 return;
@@ -345,12 +347,12 @@ impl Load<'_> {
                 continue;
             };
             since = since.or_else(|| Some(Instant::now()));
-            match tried(connected, &transfer(request, self.made.len())).await {
+            match tried(connected, &transfer(request, id, self.made.len())).await {
                 Ok(_) => {
                     self.made[payer(request, self.made.len())].fetch_add(1, Ordering::Relaxed);
                     self.times.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
-                    self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(number, request);
-                    (request, since) = (request + 1, None);
+                    self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (request, id));
+                    (request, id, since) = (request + 1, request_id().expect("random bytes"), None);
                 }
                 Err(why) => {
                     self.refused(number, why);
@@ -399,9 +401,9 @@ fn payer(request: u64, pairs: usize) -> usize {
 }
 
 /// What a request calls: money goes on to the next account, so that whatever is made twice or not at all is seen.
-fn transfer(request: u64, pairs: usize) -> String {
+fn transfer(request: u64, id: RequestId, pairs: usize) -> String {
     let from = payer(request, pairs) + 1;
-    format!("CALL transfer({from}, {}, 0.01) REQUEST {request}", from + 1)
+    format!("CALL transfer({from}, {}, 0.01) REQUEST '{id}'", from + 1)
 }
 
 /// Ends callers when it goes, also when a test fails: others wait for them.
@@ -510,12 +512,12 @@ fn loaded(
         wanted[from + 1] += moved;
     }
     assert_eq!(after, wanted, "{made:?} were made: {}", told());
-    // Of which some were asked for again: the same id makes it once, as long as it is one of the last 65,536.
+    // Of which some were asked for again: the same id makes it once.
     let last = load.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
     runtime().block_on(async {
         let client = connect(nodes).await.expect("somebody leads");
-        for request in last.into_values() {
-            assert!(asked(&client, &transfer(request, made.len())).await.is_some(), "{}", told());
+        for (request, id) in last.into_values() {
+            assert!(asked(&client, &transfer(request, id, made.len())).await.is_some(), "{}", told());
         }
     });
     assert_eq!(runtime().block_on(balances(nodes, accounts)), after);

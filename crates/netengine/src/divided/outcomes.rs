@@ -150,9 +150,9 @@ impl<'a> Outcomes<'a> {
         let Footprint { participants, accesses } = footprint;
         let (stamp, mine) = (self.stamp(at), 1_u64 << self.core.me);
         // A retry may come to any node, so everybody remembers what has a request id.
-        let interested = match batch.block(at).request() {
-            0 => 1 << self.place.home,
-            _ => u64::MAX >> (64 - self.core.parts),
+        let interested = match batch.request(at) {
+            None => 1 << self.place.home,
+            Some(_) => u64::MAX >> (64 - self.core.parts),
         };
         let answers = 1_u64 << participants.active.trailing_zeros();
         let was = std::mem::replace(&mut self.states[at], State::Done);

@@ -47,7 +47,7 @@ pub(crate) fn offsets(part: &mut DividedEngine, batch: &Batch, place: Place) -> 
         } else {
             chosen.push(0);
         }
-        if !chosen.is_empty() || block.request() != 0 || part.part().0 == place.home {
+        if !chosen.is_empty() || batch.request(at).is_some() || part.part().0 == place.home {
             offsets.push(at as u32);
         }
     }
@@ -60,6 +60,9 @@ pub(crate) fn some(batch: &Batch, offsets: &[u32]) -> Batch {
     for &offset in offsets {
         let block = batch.block(offset as usize);
         some.push(block.procedure()).unwrap().bytes().copy_from_slice(block.bytes());
+        if let Some(request) = batch.request(offset as usize) {
+            some.set_request(some.len() - 1, request);
+        }
     }
     some
 }
@@ -186,7 +189,11 @@ impl Engine for Parts {
                     assert_eq!((there.status(), there.abort_code()), (here.status(), here.abort_code()));
                     assert_eq!(there.serial(), here.serial(), "a call's number is the same for all");
                 } else {
-                    assert_eq!(here.request(), 0, "what has a request id is known everywhere");
+                    assert_eq!(
+                        whole.batch.request(*offset as usize),
+                        None,
+                        "what has a request id is known everywhere"
+                    );
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use lockwork_engine::conformance::Random;
 use lockwork_netengine::divided::{KEPT_BYTES, Others};
@@ -11,7 +11,9 @@ use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
-use lockwork_sequencer::{Definition, Error, GatheredTables, Handle, Journals, NodeOptions, Options, Role, Sequencer};
+use lockwork_sequencer::{
+    Definition, Error, GatheredTables, Handle, Journals, NodeOptions, Options, RequestId, Role, Sequencer,
+};
 
 use crate::parts::{listeners, part};
 
@@ -258,6 +260,16 @@ impl Set {
     }
 }
 
+/// The request id with a number; its time is that of the first one, and a millisecond for each number.
+pub(crate) fn id(number: u64) -> RequestId {
+    static BEGIN: OnceLock<u64> = OnceLock::new();
+    let begin = *BEGIN.get_or_init(|| SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);
+    let mut random = [0; 10];
+    random[2..].copy_from_slice(&number.to_be_bytes());
+    RequestId::new(begin + number % 50_000, random)
+}
+
+/// Procedure, number of the request id (0 for none), arguments.
 pub(crate) type Call = (u32, u64, Vec<i64>);
 pub(crate) type Answer = (Option<Status>, u16, i64);
 
@@ -265,9 +277,11 @@ pub(crate) fn batch(calls: &[Call]) -> Batch {
     let mut batch = Batch::new(72, calls.len()).unwrap();
     for (procedure, request, arguments) in calls {
         let mut block = batch.push(*procedure).unwrap();
-        block.set_request(*request);
         for (at, argument) in arguments.iter().enumerate() {
             block.bytes()[32 + at * 8..40 + at * 8].copy_from_slice(&argument.to_le_bytes());
+        }
+        if *request > 0 {
+            batch.set_request(batch.len() - 1, id(*request));
         }
     }
     batch

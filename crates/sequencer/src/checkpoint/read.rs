@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
+use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use crate::error::Error;
 use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
-use crate::format::items::{Definition, End, Rows, outcomes, sizes};
+use crate::format::items::{Definition, End, Rows, outcomes, short_outcomes, sizes};
 use crate::io::{File, Io, Mode};
 use crate::journal::message::{Chain, Position};
 use crate::requests::Outcome;
@@ -19,7 +20,8 @@ pub(crate) trait Visitor {
     fn rows(&mut self, rows: &Rows<'_>) -> Result<(), Error>;
     /// How many rows a table has, about; told before its definition.
     fn size(&mut self, _table: &str, _rows: u64) {}
-    fn outcome(&mut self, request: u64, outcome: Outcome);
+    /// Request ids that are remembered, and the youngest that was forgotten, if any was.
+    fn requests(&mut self, horizon: Option<RequestId>, outcomes: Vec<(RequestId, Outcome)>);
     /// What the record behind the checkpoint follows, in a journal.
     fn chain(&mut self, _chain: Chain) {}
     /// How far it is in the streams of further sequencers.
@@ -99,12 +101,13 @@ pub(crate) fn read(
                 found.digest = found.digest.combine(Digest::of_rows(rows.table, rows.image_bytes, rows.images));
                 visitor.rows(&rows)?;
             }
-            RecordKind::Requests => {
-                let each = |request, outcome| {
-                    found.requests += 1;
-                    visitor.outcome(request, outcome);
-                };
-                outcomes(payload, each).map_err(damaged)?;
+            RecordKind::Requests => found.requests += short_outcomes(payload).map_err(damaged)?,
+            RecordKind::RequestIds => {
+                let (mut horizon, mut read) = (None, Vec::new());
+                let each = |request, outcome| read.push((request, outcome));
+                outcomes(payload, |id| horizon = Some(id), each).map_err(damaged)?;
+                found.requests += read.len() as u64;
+                visitor.requests(horizon, read);
             }
             RecordKind::End => {
                 let end = End::decode(payload).map_err(damaged)?;

@@ -30,7 +30,7 @@ pub(crate) enum Piece {
         image_bytes: usize,
         images: Vec<u8>,
     },
-    /// Encoded outcomes, and how many.
+    /// Request ids with their outcomes, encoded, and how many.
     Requests(Vec<u8>, u64),
     /// There are no more.
     End,
@@ -171,7 +171,7 @@ impl Task {
                 }
                 Piece::Requests(outcomes, count) => {
                     end.requests += count;
-                    frame::put(out, salt, RecordKind::Requests, index, 0, |out| out.extend_from_slice(&outcomes));
+                    frame::put(out, salt, RecordKind::RequestIds, index, 0, |out| out.extend_from_slice(&outcomes));
                 }
                 Piece::End => {
                     let mut index = index;

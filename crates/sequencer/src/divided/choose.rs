@@ -83,7 +83,9 @@ impl Chooser {
                 let mut block = batch.push(run.procedure).expect("there is room for all");
                 let arguments = run.arguments(at);
                 block.bytes()[HEADER_BYTES as usize..][..arguments.len()].copy_from_slice(arguments);
-                block.set_request(run.request(at));
+                if let Some(request) = run.request(at) {
+                    batch.set_request(batch.len() - 1, request);
+                }
             }
         }
         Ok((Some(batch), offsets, first))
@@ -97,7 +99,7 @@ impl Chooser {
         engine.choose(&Calls { procedure: run.procedure, stamp, count: run.count, arguments }, chosen);
         if run.has_requests() {
             // A retry may come to any node, so everybody has to know.
-            let known = (0..run.count as u32).filter(|&at| run.request(at as usize) != 0);
+            let known = (0..run.count as u32).filter(|&at| run.request(at as usize).is_some());
             chosen.extend(known);
             chosen.sort_unstable();
             chosen.dedup();
@@ -125,6 +127,8 @@ impl Chooser {
 
 #[cfg(test)]
 mod tests {
+    use lockwork_procedure::request::RequestId;
+
     use super::*;
     use crate::catalogue::Known;
     use crate::format::calls::put;
@@ -141,7 +145,9 @@ mod tests {
             let mut block = batch.push(kind).unwrap();
             let arguments = catalogue().procedures[kind as usize].arguments;
             block.bytes()[32..32 + arguments].fill(at as u8 + 1);
-            block.set_request(if at % 3 == 0 { 100 + at as u64 } else { 0 });
+            if at % 3 == 0 {
+                batch.set_request(at, RequestId::new(100 + at as u64, [0; 10]));
+            }
         }
         batch
     }

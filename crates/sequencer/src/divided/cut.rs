@@ -12,7 +12,6 @@ use super::{PLACE_BITS, Parted};
 use crate::checkpoint::snapshot::{Snapshot, Step};
 use crate::checkpoint::write::{CheckpointReport, Piece, Task};
 use crate::error::Error;
-use crate::format::items::put_outcome;
 use crate::io::Mode;
 use crate::journal::Unreachable;
 use crate::journal::message::Chain;
@@ -80,17 +79,8 @@ impl Parted {
             while matches!(copy.step(database, None), Step::More | Step::Full) {}
         })?;
         drop(snapshot);
-        let mut outcomes = (Vec::new(), 0);
-        for (request, outcome) in self.window.iter() {
-            put_outcome(&mut outcomes.0, request, outcome);
-            outcomes.1 += 1;
-            if outcomes.0.len() >= ROWS_BYTES {
-                let (bytes, count) = std::mem::take(&mut outcomes);
-                drop(threads.send(&pieces, Piece::Requests(bytes, count)));
-            }
-        }
-        if outcomes.1 > 0 {
-            drop(threads.send(&pieces, Piece::Requests(outcomes.0, outcomes.1)));
+        for (bytes, count) in self.dedup.encode(ROWS_BYTES) {
+            drop(threads.send(&pieces, Piece::Requests(bytes, count)));
         }
         drop(threads.send(&pieces, Piece::End));
         let outcome = threads.receive(&answer, None).unwrap_or(Err(Error::Closed));

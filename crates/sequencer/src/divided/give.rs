@@ -1,6 +1,6 @@
 //! Records that the leader gives to the journal, and what is done when they are there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use lockwork_engine::Place;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, Status, abort};
@@ -13,6 +13,7 @@ use crate::format::frame::{self, RecordKind};
 use crate::journal::message::{OVERHEAD, salt};
 use crate::log::writer::Unit;
 use crate::order::{Callers, Request, pick};
+use crate::requests::Call;
 
 impl Parted {
     /// Gives the journal what nothing may be pending for.
@@ -51,8 +52,9 @@ impl Parted {
         if places.is_empty() {
             return callers.answer(batch, Ok(()));
         }
-        if let Some(error) = self.reused(&batch, &places) {
-            return callers.refuse(Some(batch), error);
+        let refused = self.refused(&batch, &places);
+        if !refused.is_empty() {
+            return self.order_others(batch, callers, refused);
         }
         let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
         let most = (self.node.journal.most_bytes() - OVERHEAD) / longest.unwrap_or(1);
@@ -75,33 +77,65 @@ impl Parted {
         }
     }
 
-    /// A request id that was used before for a call of another procedure, by all that is known here.
-    fn reused(&self, batch: &Batch, places: &[u32]) -> Option<Error> {
+    /// Refuses single calls that may not have their request ids, and orders the others; a batch is refused whole.
+    fn order_others(&mut self, batch: Batch, callers: Callers, mut refused: BTreeMap<u32, Error>) {
+        let Callers::Many(replies) = callers else {
+            let error = refused.pop_first().map_or(Error::Closed, |(_, error)| error);
+            return callers.refuse(Some(batch), error);
+        };
+        let (mut others, mut waiting) = (Vec::new(), Vec::new());
+        for (index, reply) in replies.into_iter().enumerate() {
+            match refused.remove(&(index as u32)) {
+                Some(error) => reply(Err(error)),
+                None => {
+                    others.push(index as u32);
+                    waiting.push(reply);
+                }
+            }
+        }
+        match pick(&batch, &others) {
+            _ if others.is_empty() => {}
+            Ok(others) => self.order(others, Callers::Many(waiting)),
+            Err(error) => Callers::Many(waiting).refuse(None, error),
+        }
+    }
+
+    /// The calls that may not have their request ids, by all that is known here, and why.
+    fn refused(&self, batch: &Batch, places: &[u32]) -> BTreeMap<u32, Error> {
+        let mut refused = BTreeMap::new();
+        if !batch.has_requests() {
+            return refused;
+        }
+        let call = |batch: &Batch, at: u32| {
+            let block = batch.block(at as usize);
+            Call::of(block, &self.catalogue.procedures[block.procedure() as usize])
+        };
         let pending = self.pending.iter().filter_map(|ordered| match ordered {
             Ordered::Calls { batch, places, .. } => Some((batch, places)),
             _ => None,
         });
         let own = self.own.iter().flat_map(Own::given).map(|given| (&given.batch, &given.places));
-        let pending = pending.chain(own);
         let mut known = HashMap::new();
-        for (batch, places) in pending {
-            known.extend(
-                places.iter().map(|&at| (batch.block(at as usize).request(), batch.block(at as usize).procedure())),
-            );
+        for (batch, places) in pending.chain(own) {
+            let with_ids = places.iter().filter_map(|&at| Some((batch.request(at as usize)?, call(batch, at))));
+            known.extend(with_ids);
         }
+        let time = self.shared.threads.unix_ms();
         for &at in places {
-            let block = batch.block(at as usize);
-            let (request, now) = (block.request(), block.procedure());
-            if request == 0 {
-                continue;
-            }
-            let first = self.window.get(request).map(|outcome| outcome.procedure);
-            let first = first.unwrap_or_else(|| *known.entry(request).or_insert(now));
-            if first != now {
-                return Some(Error::RequestReused { request, first, now });
-            }
+            let Some(request) = batch.request(at as usize) else { continue };
+            let now = call(batch, at);
+            let first = self.dedup.get(request).map(|outcome| outcome.call).or_else(|| known.get(&request).copied());
+            let error = match first {
+                Some(first) if first == now => None,
+                Some(first) => Some(first.reused(request, now, &self.catalogue)),
+                None => {
+                    known.insert(request, now);
+                    self.dedup.refusal(request, time)
+                }
+            };
+            refused.extend(error.map(|error| (at, error)));
         }
-        None
+        refused
     }
 
     /// Gives the journal a record.

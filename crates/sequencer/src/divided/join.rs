@@ -62,12 +62,13 @@ impl Sequencer {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, RecoveryReport), Error> {
         node.validate()?;
+        options.validate_divided()?;
         let (part, parts) = engine.part();
         let journal = PartJournal::new(journals.order, part, parts);
         journal.refuse_others()?;
         let journal: Arc<dyn Journal> = Arc::new(journal);
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, window, chain, next, streams } = begun;
+        let Begun { directory, lock, mut report, extent, catalogue, definitions, dedup, chain, next, streams } = begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
         engine.begin(next << PLACE_BITS)?;
@@ -96,7 +97,7 @@ impl Sequencer {
             catalogue,
             definitions,
             procedures,
-            window,
+            dedup,
             next,
             node,
             chooser: Chooser::default(),

@@ -70,7 +70,7 @@ use crate::journal::{Messages, append_first};
 use crate::log::writer::Unit;
 use crate::options::Options;
 use crate::order::{Callers, DigestReply, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
-use crate::requests::Window;
+use crate::requests::DedupTable;
 use crate::shared::Shared;
 
 use choose::Chooser;
@@ -125,7 +125,7 @@ pub(crate) struct Parted {
     catalogue: Catalogue,
     definitions: Vec<Definition>,
     procedures: Vec<Arc<Registered>>,
-    window: Window,
+    dedup: DedupTable,
     /// The number of the next record that is run.
     next: u64,
     node: Node,
@@ -335,6 +335,9 @@ impl Parted {
         if let Some((batch, Callers::Many(replies))) = self.held.back_mut() {
             let mut target = batch.push(id).expect("there is room");
             target.bytes()[..block.len()].copy_from_slice(&block);
+            if let Some(request) = Block::new(&block).request() {
+                batch.set_request(batch.len() - 1, request);
+            }
             replies.push(reply);
         }
     }

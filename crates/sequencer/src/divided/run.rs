@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockwork_engine::{Divided, Place};
 use lockwork_procedure::block::{Batch, Status, abort};
+use lockwork_procedure::request::RequestId;
 
 use super::{PLACE_BITS, Parted};
 use crate::decode::Item;
@@ -19,7 +20,7 @@ use crate::journal::follower::READ_BYTES;
 use crate::journal::message::Position;
 use crate::log::reader::Record;
 use crate::order::{apply, pick};
-use crate::requests::Outcome;
+use crate::requests::{Call, Outcome};
 
 /// Bytes of what stands before a record of parts.
 pub(super) const HEAD: usize = 4;
@@ -179,22 +180,30 @@ impl Parted {
     /// What was made before is found alike by all, whatever else they pass over, because everybody takes every call
     /// with a request id, and a record, or a message of a stream, is never run in pieces.
     pub(super) fn run_calls(&mut self, mut batch: Batch, offsets: Vec<u32>, place: Place) -> Result<Batch, Error> {
-        let (mut places, mut known, mut same, mut reused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut first: HashMap<u64, usize> = HashMap::new();
+        let (mut places, mut known, mut same, mut refused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut first: HashMap<RequestId, (usize, Call)> = HashMap::new();
         for (index, block) in batch.blocks().enumerate() {
-            let request = block.request();
-            if request == 0 {
+            let Some(request) = batch.request(index) else {
                 places.push(index as u32);
-            } else if let Some(outcome) = self.window.get(request) {
-                // Two sequencers were given the same id, which neither could know.
-                match outcome.procedure == block.procedure() {
+                continue;
+            };
+            // Two sequencers may have been given the same id, which neither could know; and what was not too old for
+            // the node that took the call may be by now.
+            let call = Call::of(block, &self.catalogue.procedures[block.procedure() as usize]);
+            if let Some(outcome) = self.dedup.get(request) {
+                match outcome.call == call {
                     true => known.push((index, outcome.clone())),
-                    false => reused.push(index),
+                    false => refused.push((index, abort::REQUEST_REUSED)),
                 }
-            } else if let Some(&position) = first.get(&request) {
-                same.push((index, position));
+            } else if let Some(&(position, before)) = first.get(&request) {
+                match before == call {
+                    true => same.push((index, position)),
+                    false => refused.push((index, abort::REQUEST_REUSED)),
+                }
+            } else if self.dedup.has_forgotten(request) {
+                refused.push((index, abort::REQUEST_TOO_OLD));
             } else {
-                first.insert(request, places.len());
+                first.insert(request, (places.len(), call));
                 places.push(index as u32);
             }
         }
@@ -219,10 +228,9 @@ impl Parted {
         }
         let repeated = same.iter().map(|&(at, position)| (at, places[position] as usize));
         for (at, first) in repeated {
-            let procedure = batch.block(first).procedure();
-            let results = self.catalogue.procedures[procedure as usize].results;
-            if let Some(outcome) = Outcome::of(batch.block(first), results) {
-                outcome.answer(&mut batch.block_mut(at), results);
+            let known = &self.catalogue.procedures[batch.block(first).procedure() as usize];
+            if let Some(outcome) = Outcome::of(batch.block(first), known) {
+                outcome.answer(&mut batch.block_mut(at), known.results);
             } else {
                 let block = batch.block(first);
                 let (status, code) = (block.status(), block.abort_code());
@@ -231,11 +239,11 @@ impl Parted {
             }
         }
         for (at, outcome) in known {
-            let results = self.catalogue.procedures[outcome.procedure as usize].results;
+            let results = self.catalogue.procedures[outcome.call.procedure as usize].results;
             outcome.answer(&mut batch.block_mut(at), results);
         }
-        for at in reused {
-            batch.block_mut(at).set_outcome(Status::Failed, abort::REQUEST_REUSED);
+        for (at, code) in refused {
+            batch.block_mut(at).set_outcome(Status::Failed, code);
         }
         Ok(batch)
     }
@@ -245,10 +253,10 @@ impl Parted {
         self.engine.submit_some(batch, offsets, place).map_err(|refused| Error::from(refused.error))?;
         let completed = self.engine.complete()?;
         let batch = completed.ok_or_else(|| Error::Stopped("the engine has lost a batch".into()))?.batch;
-        for block in batch.blocks().filter(|block| block.request() != 0) {
-            let results = self.catalogue.procedures[block.procedure() as usize].results;
-            if let Some(outcome) = Outcome::of(block, results) {
-                self.window.put(block.request(), outcome);
+        for (index, request) in batch.requests() {
+            let block = batch.block(index);
+            if let Some(outcome) = Outcome::of(block, &self.catalogue.procedures[block.procedure() as usize]) {
+                self.dedup.put(request, outcome);
             }
         }
         Ok(batch)

@@ -1,24 +1,35 @@
 //! The payload that calls make: runs of calls of one procedure, in serial order.
 //!
 //! ```text
-//! run        procedure id (varint), calls * 2 + whether request ids follow (varint),
-//!            request ids (8 each, if they follow), arguments of each call as they stand in the block
+//! run        procedure id (varint), head (varint),
+//!            head = 1: number of calls (varint), request ids (16 each, zeros where a call has none)
+//!            arguments of each call as they stand in the block
 //! ```
+//!
+//! Without request ids the head is twice the number of calls. An earlier version of this program wrote request ids of 8
+//! bytes: the head is then twice the number of calls plus one, 3 at least, and the ids follow it. They are passed over.
 //!
 //! How many argument bytes a call has follows from its procedure, so a run costs two or three bytes and a call nothing
 //! but its arguments.
 
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
+use lockwork_procedure::request::RequestId;
 
 use super::{Cursor, put_varint};
 
 const HEADER: usize = HEADER_BYTES as usize;
-/// The most bytes that the head of a run takes: an id of 32 bits, a count of 32 and a bit.
-const RUN: usize = 5 + 5;
+/// The most bytes that the head of a run takes: a procedure id of 32 bits, 1, and a count of 32 bits.
+const RUN: usize = 5 + 1 + 5;
+/// Bytes of a request id.
+const REQUEST: usize = 16;
+/// Bytes of a request id as an earlier version wrote it.
+const SHORT_REQUEST: usize = 8;
+/// The head of a run with request ids.
+const WITH_REQUESTS: u64 = 1;
 
 /// The most bytes that a call of `arguments` bytes takes.
 pub(crate) const fn most_bytes(arguments: usize) -> usize {
-    RUN + 8 + arguments
+    RUN + REQUEST + arguments
 }
 
 /// Appends the calls of `batch` that `indexes` names, in that order. `arguments` says how many argument bytes a
@@ -31,15 +42,20 @@ pub(crate) fn put(out: &mut Vec<u8>, batch: &Batch, indexes: &[u32], arguments: 
         let same = |&&index: &&u32| {
             let block = batch.block(index as usize);
             let same = block.procedure() == procedure;
-            requests |= same && block.request() != 0;
+            requests |= same && batch.request(index as usize).is_some();
             same
         };
         let count = rest.iter().take_while(same).count();
         let (run, after) = rest.split_at(count);
         put_varint(out, u64::from(procedure));
-        put_varint(out, (count as u64) << 1 | u64::from(requests));
         if requests {
-            run.iter().for_each(|&index| out.extend(batch.block(index as usize).request().to_le_bytes()));
+            put_varint(out, WITH_REQUESTS);
+            put_varint(out, count as u64);
+            for &index in run {
+                out.extend(batch.request(index as usize).map_or([0; REQUEST], RequestId::to_bytes));
+            }
+        } else {
+            put_varint(out, (count as u64) << 1);
         }
         let end = HEADER + arguments(procedure);
         out.reserve(count * (end - HEADER));
@@ -60,8 +76,8 @@ pub(crate) fn put_one(out: &mut Vec<u8>, procedure: u32, arguments: &[u8]) {
 pub(crate) struct Run<'a> {
     pub(crate) procedure: u32,
     pub(crate) count: usize,
-    /// Eight bytes a call, or none at all.
-    requests: &'a [u8],
+    /// Of each call, or empty.
+    requests: &'a [[u8; REQUEST]],
     arguments: &'a [u8],
     each: usize,
 }
@@ -76,9 +92,8 @@ impl<'a> Run<'a> {
         self.arguments
     }
 
-    pub(crate) fn request(&self, index: usize) -> u64 {
-        let bytes = self.requests.get(index * 8..index * 8 + 8);
-        bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    pub(crate) fn request(&self, index: usize) -> Option<RequestId> {
+        self.requests.get(index).copied().and_then(RequestId::from_bytes)
     }
 
     pub(crate) fn arguments(&self, index: usize) -> &'a [u8] {
@@ -102,12 +117,22 @@ pub(crate) fn runs<'a>(
         let procedure = u32::try_from(procedure).map_err(|_| format!("{procedure} is no procedure id"))?;
         let head = cursor.varint("a count of calls")?;
         let size = arguments(procedure).ok_or_else(|| format!("no procedure has id {procedure}"))?;
-        let count = usize::try_from(head >> 1).unwrap_or(usize::MAX);
+        let has_requests = head == WITH_REQUESTS;
+        let count = if has_requests { cursor.varint("a count of calls")? } else { head >> 1 };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
         // Calls without arguments take no bytes, so their number is bounded here.
         if count == 0 || count > 1 << 28 {
             return Err(format!("a run of {count} calls"));
         }
-        let requests = if head & 1 == 1 { cursor.take(count.saturating_mul(8), "request ids")? } else { &[] };
+        let mut requests: &[[u8; REQUEST]] = &[];
+        if has_requests {
+            requests = cursor.take(count * REQUEST, "request ids")?.as_chunks().0;
+            if requests.iter().any(|id| *id != [0; REQUEST] && RequestId::from_bytes(*id).is_none()) {
+                return Err("a request id is no UUID of version 7".into());
+            }
+        } else if head & 1 == 1 {
+            cursor.take(count * SHORT_REQUEST, "request ids")?;
+        }
         let bytes = cursor.take(count.saturating_mul(size), "arguments")?;
         each(Run { procedure, count, requests, arguments: bytes, each: size })?;
     }
@@ -126,10 +151,10 @@ mod tests {
     fn calls_come_back_in_order() {
         let mut batch = Batch::new(64, 10).unwrap();
         for (number, procedure) in [1, 1, 2, 0, 1].into_iter().enumerate() {
-            let mut block = batch.push(procedure).unwrap();
-            block.bytes()[32..64].fill(number as u8 + 1);
-            block.set_request(if number == 1 { 77 } else { 0 });
+            batch.push(procedure).unwrap().bytes()[32..64].fill(number as u8 + 1);
         }
+        let id = RequestId::new(77, [7; 10]);
+        batch.set_request(1, id);
         let mut payload = Vec::new();
         put(&mut payload, &batch, &[4, 0, 1, 2, 3], |procedure| arguments(procedure).unwrap());
         let mut found = Vec::new();
@@ -138,10 +163,23 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        let expected = [(1, 0, vec![5; 24]), (1, 0, vec![1; 24]), (1, 77, vec![2; 24]), (2, 0, vec![3; 3])];
-        assert_eq!(found[..4], expected);
-        assert_eq!(found[4], (0, 0, vec![]));
-        assert_eq!(payload.len(), 2 + 24 + 48 + 24 + 2 + 3 + 2);
+        let expected = [(1, None, vec![5; 24]), (1, None, vec![1; 24]), (1, Some(id), vec![2; 24])];
+        assert_eq!(found[..3], expected);
+        assert_eq!(found[3..], [(2, None, vec![3; 3]), (0, None, vec![])]);
+        assert_eq!(payload.len(), 3 + 48 + 72 + 2 + 3 + 2);
+    }
+
+    #[test]
+    fn request_ids_of_eight_bytes_are_passed_over() {
+        // Two calls with ids of eight bytes, and one without.
+        let payload = [&[2, 2 << 1 | 1][..], &[0xEE; 16], &[5; 6], &[2, 1 << 1], &[6; 3]].concat();
+        let mut found = Vec::new();
+        runs(&payload, arguments, |run| {
+            found.extend((0..run.count).map(|i| (run.request(i), run.arguments(i)[0])));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, [(None, 5), (None, 5), (None, 6)]);
     }
 
     #[test]
@@ -152,5 +190,8 @@ mod tests {
         assert!(refused(&[0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F]).contains("a run of"));
         assert!(refused(&[0x80]).contains("procedure id"));
         assert!(refused(&[0x80, 0]).contains("no number"));
+        assert!(refused(&[0, 1, 0]).contains("a run of 0 calls"));
+        assert!(refused(&[0, 1, 1, 7]).contains("request ids needs 16 bytes"));
+        assert!(refused(&[&[0, 1, 1][..], &[7; 16]].concat()).contains("no UUID of version 7"));
     }
 }

@@ -36,8 +36,10 @@ pub enum RecordKind {
     Rows,
     /// Everything before is durable. It has no number of its own but that of the record that will follow.
     Durable,
-    /// In a checkpoint: remembered request ids and their outcomes.
+    /// In a checkpoint of an earlier version: request ids of 8 bytes and their outcomes.
     Requests,
+    /// In a checkpoint: request ids and their outcomes, and the youngest id that was forgotten.
+    RequestIds,
     /// In a checkpoint: how many rows its tables have, about.
     Sizes,
     /// In a checkpoint: its end, with counts and the digest.
@@ -90,6 +92,7 @@ impl RecordKind {
             Self::Merged => 17,
             Self::Streams => 18,
             Self::Compared => 19,
+            Self::RequestIds => 20,
         }
     }
 
@@ -97,7 +100,7 @@ impl RecordKind {
         let log = [Self::Calls, Self::Definition, Self::Rows, Self::Indexed, Self::Durable];
         let journal = [Self::Epoch, Self::Answered, Self::Digest];
         let parts = [Self::Ordered, Self::Cut, Self::Gathered, Self::Loaded, Self::Merged, Self::Compared];
-        let checkpoint = [Self::Requests, Self::Sizes, Self::End, Self::Chain, Self::Streams];
+        let checkpoint = [Self::Requests, Self::RequestIds, Self::Sizes, Self::End, Self::Chain, Self::Streams];
         log.into_iter().chain(journal).chain(parts).chain(checkpoint).find(|kind| kind.byte() == byte)
     }
 
@@ -115,6 +118,7 @@ impl RecordKind {
             Self::Rows => "rows",
             Self::Durable => "durable",
             Self::Requests => "requests",
+            Self::RequestIds => "request ids",
             Self::End => "end",
             Self::Sizes => "sizes",
             Self::Indexed => "indexed",

@@ -4,17 +4,20 @@
 //! definition  assembly bytes (4), assembly, source bytes (4), source
 //! rows        table name bytes (2), table name, bytes of a row image (4), row images
 //! indexed     repeated: bytes of what follows (4), and that is as in rows
-//! requests    repeated: request id (8), procedure id (4), status (1), zero (1), abort code (2),
+//! requests    of an earlier version: request ids of 8 bytes and outcomes, which are passed over
+//! request ids the horizon, the youngest request id that was forgotten (16, zeros if none), then repeated:
+//!             request id (16), procedure id (4), status (1), zero (1), abort code (2), hash of the arguments (8),
 //!             result bytes (4), results
 //! sizes       repeated: table name bytes (2), table name, rows (8)
 //! end         rows (8), definitions (8), request ids (8), digest (16), whether the log reaches as far (8: 0 or 1)
 //! ```
 
 use lockwork_procedure::block::Status;
+use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use super::Cursor;
-use crate::requests::Outcome;
+use crate::requests::{Call, Outcome};
 
 /// A table or a procedure, as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,29 +115,65 @@ pub(crate) fn sizes(payload: &[u8], mut each: impl FnMut(&str, u64)) -> Result<(
     Ok(())
 }
 
-pub(crate) fn put_outcome(out: &mut Vec<u8>, request: u64, outcome: &Outcome) {
-    out.extend(request.to_le_bytes());
-    out.extend(outcome.procedure.to_le_bytes());
+pub(crate) fn put_outcome(out: &mut Vec<u8>, request: RequestId, outcome: &Outcome) {
+    out.extend(request.to_bytes());
+    out.extend(outcome.call.procedure.to_le_bytes());
     out.extend([outcome.status as u8, 0]);
     out.extend(outcome.code.to_le_bytes());
+    out.extend(outcome.call.arguments.to_le_bytes());
     out.extend((outcome.results.len() as u32).to_le_bytes());
     out.extend(&*outcome.results);
 }
 
-pub(crate) fn outcomes(payload: &[u8], mut each: impl FnMut(u64, Outcome)) -> Result<(), String> {
+/// Reads request ids and what became of their calls; `horizon` gets the youngest id that was forgotten, if any was.
+pub(crate) fn outcomes(
+    payload: &[u8],
+    mut horizon: impl FnMut(RequestId),
+    mut each: impl FnMut(RequestId, Outcome),
+) -> Result<(), String> {
     let mut cursor = Cursor::new(payload);
+    let id = |cursor: &mut Cursor<'_>| {
+        let bytes: [u8; 16] = cursor.take(16, "a request id")?.try_into().expect("16 bytes");
+        Ok::<_, String>((bytes, RequestId::from_bytes(bytes)))
+    };
+    match id(&mut cursor)? {
+        (_, Some(id)) => horizon(id),
+        (bytes, None) if bytes == [0; 16] => {}
+        _ => return Err(NO_ID.into()),
+    }
     while cursor.left() > 0 {
-        let request = cursor.u64("a request id")?;
+        let request = id(&mut cursor)?.1.ok_or(NO_ID)?;
         let procedure = cursor.u32("a procedure id")?;
-        let status = u8::try_from(cursor.u16("a status")?).ok().and_then(Status::from_byte);
-        let status = status.filter(|status| matches!(status, Status::Committed | Status::Aborted));
-        let status = status.ok_or("a remembered call has no outcome")?;
-        let code = cursor.u16("an abort code")?;
+        let (status, code) = status(&mut cursor)?;
+        let arguments = cursor.u64("the hash of arguments")?;
         let count = cursor.u32("the length of results")? as usize;
         let results = cursor.take(count, "results")?.into();
-        each(request, Outcome { procedure, status, code, results });
+        each(request, Outcome { call: Call { procedure, arguments }, status, code, results });
     }
     Ok(())
+}
+
+const NO_ID: &str = "a request id is no UUID of version 7";
+
+fn status(cursor: &mut Cursor<'_>) -> Result<(Status, u16), String> {
+    let status = u8::try_from(cursor.u16("a status")?).ok().and_then(Status::from_byte);
+    let status = status.filter(|status| matches!(status, Status::Committed | Status::Aborted));
+    let status = status.ok_or("a remembered call has no outcome")?;
+    Ok((status, cursor.u16("an abort code")?))
+}
+
+/// Counts the request ids of 8 bytes that an earlier version remembered.
+pub(crate) fn short_outcomes(payload: &[u8]) -> Result<u64, String> {
+    let mut cursor = Cursor::new(payload);
+    let mut found = 0;
+    while cursor.left() > 0 {
+        cursor.take(8 + 4, "a request id")?;
+        status(&mut cursor)?;
+        let count = cursor.u32("the length of results")? as usize;
+        cursor.take(count, "results")?;
+        found += 1;
+    }
+    Ok(found)
 }
 
 /// What stands at the end of a checkpoint.

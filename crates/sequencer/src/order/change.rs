@@ -13,7 +13,7 @@ use crate::checkpoint::snapshot::{Snapshot, Step};
 use crate::checkpoint::write::{Piece, Task};
 use crate::error::Error;
 use crate::format::frame::{self, RecordKind};
-use crate::format::items::{Definition, put_outcome};
+use crate::format::items::Definition;
 use crate::log::room::Room;
 
 /// Rows that a table is given room for when it is created; it grows beyond that.
@@ -176,16 +176,7 @@ impl Order {
         for definition in &self.definitions {
             drop(threads.send(&pieces, Piece::Definition(definition.clone())));
         }
-        let mut requests: Vec<(Vec<u8>, u64)> = Vec::new();
-        for (request, outcome) in self.window.iter() {
-            if requests.last().is_none_or(|(bytes, _)| bytes.len() >= ROWS_BYTES) {
-                requests.push(Default::default());
-            }
-            if let Some((bytes, count)) = requests.last_mut() {
-                put_outcome(bytes, request, outcome);
-                *count += 1;
-            }
-        }
+        let requests = self.dedup.encode(ROWS_BYTES);
         self.work.checkpointing =
             Some(Checkpointing { snapshot: Some(Snapshot::new(pieces, threads)), requests, thread });
         let on_device = self.engine.name().parse().is_ok_and(EngineKind::runs_on_device);

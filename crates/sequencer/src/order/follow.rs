@@ -23,6 +23,7 @@ use crate::journal::{Journal, Messages, append_first};
 use crate::log::reader::Record;
 use crate::log::room::Room;
 use crate::recovery::{RecoveryReport, Replay};
+use crate::requests::DedupTable;
 use crate::threads::Thread;
 
 /// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
@@ -240,17 +241,17 @@ impl Order {
     fn replay_together(&mut self, items: Vec<Item>) -> Result<(), Error> {
         let mut report = RecoveryReport::default();
         let mut unseen = |_| ();
-        let window = self.options.request_window;
-        let mut replay = Replay::new(&mut *self.engine, window, &mut report, &mut unseen, channel().0);
+        let dedup = std::mem::replace(&mut self.dedup, DedupTable::new(&self.options));
+        let mut replay = Replay::new(&mut *self.engine, dedup, &mut report, &mut unseen, channel().0);
         replay.catalogue = std::mem::take(&mut self.catalogue);
         replay.definitions = std::mem::take(&mut self.definitions);
-        std::mem::swap(&mut replay.window, &mut self.window);
         replay.answers = self.node.as_mut().map_or_else(Answers::default, |node| std::mem::take(&mut node.answers));
         let ran = items.into_iter().try_for_each(|item| replay.item(item)).and_then(|()| replay.drain());
         let (answers, compared) = (replay.answers, replay.compared);
         self.catalogue = std::mem::take(&mut replay.catalogue);
         self.definitions = std::mem::take(&mut replay.definitions);
-        std::mem::swap(&mut replay.window, &mut self.window);
+        self.dedup = replay.dedup;
+        self.dedup.expire(self.shared.threads.unix_ms());
         if let Some(node) = &mut self.node {
             node.answers = answers;
         }

@@ -38,6 +38,7 @@ use std::time::Duration;
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, SerialOrder};
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::request::RequestId;
 
 use crate::catalogue::Catalogue;
 use crate::checkpoint::snapshot::Snapshot;
@@ -51,7 +52,7 @@ use crate::journal::Messages;
 use crate::log::room::Room;
 use crate::log::writer::Unit;
 use crate::options::Options;
-use crate::requests::Window;
+use crate::requests::DedupTable;
 use crate::shared::Shared;
 use crate::threads::{Thread, Threads};
 use crate::transaction::Transaction;
@@ -220,7 +221,7 @@ pub(crate) struct Order {
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
     pub(crate) procedures: Vec<Arc<Registered>>,
-    pub(crate) window: Window,
+    pub(crate) dedup: DedupTable,
     /// The number of the next record.
     pub(crate) next: u64,
     /// `None` when the log is this process's own.
@@ -233,7 +234,7 @@ pub(crate) struct Order {
 struct Work {
     in_flight: VecDeque<InFlight>,
     /// Request ids of calls that the engine has.
-    running: HashSet<u64>,
+    running: HashSet<RequestId>,
     checkpointing: Option<Checkpointing>,
     /// Who waits for a checkpoint that has not begun.
     wanted: Vec<Reply<CheckpointReport>>,
@@ -257,7 +258,7 @@ pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Vec<Definition>,
-    pub(crate) window: Window,
+    pub(crate) dedup: DedupTable,
     pub(crate) next: u64,
     pub(crate) node: Option<Node>,
 }
@@ -279,7 +280,7 @@ impl Order {
             catalogue: parts.catalogue,
             definitions: parts.definitions,
             procedures,
-            window: parts.window,
+            dedup: parts.dedup,
             next: parts.next,
             node: parts.node,
             work: Work::default(),

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 
 use lockwork_engine::EngineError;
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::request::RequestId;
 
 use super::Order;
 use crate::catalogue::Catalogue;
 use crate::error::{Error, Refused};
-use crate::requests::Outcome;
+use crate::requests::{Call, Outcome};
 
 /// What was taken out of a batch, to be put together again.
 pub(super) struct Repeats {
@@ -33,6 +34,9 @@ pub(crate) fn pick(batch: &Batch, indexes: &[u32]) -> Result<Batch, Error> {
         let from = batch.block(index as usize);
         let mut block = picked.push(from.procedure()).expect("as many blocks as indexes");
         block.bytes().copy_from_slice(from.bytes());
+        if let Some(request) = batch.request(index as usize) {
+            picked.set_request(picked.len() - 1, request);
+        }
     }
     Ok(picked)
 }
@@ -55,7 +59,7 @@ impl Repeats {
         }
         for (place, outcome) in &self.known {
             let mut block = self.whole.block_mut(*place as usize);
-            if let Some(known) = catalogue.procedures.get(outcome.procedure as usize) {
+            if let Some(known) = catalogue.procedures.get(outcome.call.procedure as usize) {
                 outcome.answer(&mut block, known.results);
             }
         }
@@ -66,36 +70,43 @@ impl Repeats {
 impl Order {
     /// Takes the calls out of a batch that have an outcome, or will have one by another call of the batch.
     pub(super) fn sort_out(&mut self, batch: Batch) -> Result<(Batch, Option<Repeats>), Box<Refused>> {
-        if batch.blocks().any(|block| self.work.running.contains(&block.request())) {
+        if batch.requests().any(|(_, request)| self.work.running.contains(&request)) {
             self.drain();
         }
         let (mut places, mut known, mut same) = (Vec::new(), Vec::new(), Vec::new());
-        let mut first: HashMap<u64, (u32, u32)> = HashMap::new();
-        let mut reused = None;
+        let mut first: HashMap<RequestId, (u32, Call)> = HashMap::new();
+        let now = self.shared.threads.unix_ms();
+        let mut refused = None;
         for (index, block) in batch.blocks().enumerate() {
-            let (request, now, index) = (block.request(), block.procedure(), index as u32);
+            let (request, known_procedure) = (batch.request(index), self.procedures.get(block.procedure() as usize));
+            let index = index as u32;
             // A block that is too short has no room for an outcome. It runs, which means that it fails.
-            let short = self.procedures.get(now as usize).is_some_and(|known| known.block_bytes > batch.stride());
-            let before = if request == 0 || short {
-                places.push(index);
-                continue;
-            } else if let Some(outcome) = self.window.get(request) {
-                known.push((index, outcome.clone()));
-                outcome.procedure
-            } else if let Some(&(position, procedure)) = first.get(&request) {
-                same.push((index, position));
-                procedure
-            } else {
-                first.insert(request, (places.len() as u32, now));
+            let fits = known_procedure.is_some_and(|procedure| procedure.block_bytes <= batch.stride());
+            let Some(request) = request.filter(|_| fits) else {
                 places.push(index);
                 continue;
             };
-            if before != now {
-                reused = Some(Error::RequestReused { request, first: before, now });
+            let call = Call::of(block, &self.catalogue.procedures[block.procedure() as usize]);
+            let before = if let Some(outcome) = self.dedup.get(request) {
+                known.push((index, outcome.clone()));
+                outcome.call
+            } else if let Some(&(position, before)) = first.get(&request) {
+                same.push((index, position));
+                before
+            } else {
+                refused = self.dedup.refusal(request, now);
+                first.insert(request, (places.len() as u32, call));
+                places.push(index);
+                call
+            };
+            if before != call {
+                refused = Some(before.reused(request, call, &self.catalogue));
+            }
+            if refused.is_some() {
                 break;
             }
         }
-        if let Some(error) = reused {
+        if let Some(error) = refused {
             return Err(Box::new(Refused { batch: Some(batch), error }));
         }
         if known.is_empty() && same.is_empty() {

@@ -55,12 +55,12 @@ impl Callers {
 impl Order {
     fn survey(&self, batch: &Batch) -> Survey {
         let mut survey = Survey::default();
-        for block in batch.blocks() {
+        for (index, block) in batch.blocks().enumerate() {
             let Some(known) = self.procedures.get(block.procedure() as usize) else { continue };
             if known.block_bytes > batch.stride() {
                 continue;
             }
-            let request = block.request() != 0;
+            let request = batch.request(index).is_some();
             if request || known.traits.writes {
                 let arguments = self.catalogue.procedures[block.procedure() as usize].arguments;
                 survey.logged += 1;
@@ -101,6 +101,9 @@ impl Order {
             let procedure = Block::new(&bytes).procedure();
             let mut block = batch.push(procedure).expect("as many blocks as calls");
             block.bytes()[..bytes.len()].copy_from_slice(&bytes);
+            if let Some(request) = Block::new(&bytes).request() {
+                batch.set_request(batch.len() - 1, request);
+            }
             replies.push(reply);
         }
         let survey = self.survey(&batch);
@@ -112,7 +115,7 @@ impl Order {
         for (index, reply) in replies.into_iter().enumerate() {
             let block = batch.block(index);
             let writes = self.procedures.get(block.procedure() as usize).is_some_and(|known| known.traits.writes);
-            let part = &mut parts[usize::from(writes || block.request() != 0)];
+            let part = &mut parts[usize::from(writes || batch.request(index).is_some())];
             part.0.push(index as u32);
             part.1.push(reply);
         }
@@ -182,7 +185,7 @@ impl Order {
         }
         let reserved = if needed { survey.bytes } else { 0 };
         if survey.requests {
-            self.work.running.extend(batch.blocks().map(|block| block.request()).filter(|&request| request != 0));
+            self.work.running.extend(batch.requests().map(|(_, request)| request));
         }
         let in_flight = InFlight { callers, reserved, needed, requests: survey.requests, repeats };
         if batch.is_empty() {
@@ -196,8 +199,8 @@ impl Order {
             Ok(()) => self.work.in_flight.push_back(in_flight),
             Err(refused) => {
                 let InFlight { callers, repeats, .. } = in_flight;
-                for block in refused.batch.blocks() {
-                    self.work.running.remove(&block.request());
+                for (_, request) in refused.batch.requests() {
+                    self.work.running.remove(&request);
                 }
                 if let (Some(space), true) = (&mut self.space, needed) {
                     space.settle(reserved, 0);
@@ -253,8 +256,8 @@ impl Order {
             let block = batch.block(index);
             let known = self.procedures.get(block.procedure() as usize)?;
             let kept = match block.status() {
-                Some(Status::Committed) => known.traits.writes || block.request() != 0,
-                Some(Status::Aborted) => block.request() != 0,
+                Some(Status::Committed) => known.traits.writes || batch.request(index).is_some(),
+                Some(Status::Aborted) => batch.request(index).is_some(),
                 _ => false,
             };
             if kept {
@@ -333,19 +336,17 @@ impl Order {
 
     /// Remembers the outcomes of calls that have request ids, in their serial order.
     fn remember(&mut self, batch: &Batch, indexes: &[u32]) {
-        for block in batch.blocks() {
-            self.work.running.remove(&block.request());
+        for (_, request) in batch.requests() {
+            self.work.running.remove(&request);
         }
         for &index in indexes {
+            let Some(request) = batch.request(index as usize) else { continue };
             let block = batch.block(index as usize);
-            if block.request() == 0 {
-                continue;
-            }
-            let results = self.catalogue.procedures[block.procedure() as usize].results;
-            if let Some(outcome) = Outcome::of(block, results) {
-                self.window.put(block.request(), outcome);
+            if let Some(outcome) = Outcome::of(block, &self.catalogue.procedures[block.procedure() as usize]) {
+                self.dedup.put(request, outcome);
             }
         }
+        self.dedup.expire(self.shared.threads.unix_ms());
     }
 
     /// A checkpoint under way copies what `batch` may write.

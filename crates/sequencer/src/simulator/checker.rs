@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lockwork_storage::Digest;
 
-use super::clients::{BALANCE, image};
+use super::clients::{BALANCE, image, number_of};
 use super::counters::Seen;
 use crate::catalogue::Catalogue;
 use crate::format::calls::runs;
@@ -150,7 +150,7 @@ impl Checker {
                     let outcome = make(name, &arguments, accounts)?;
                     let touched = arguments.iter().take(2).filter_map(|id| Some((number, *id, *accounts.get(id)?)));
                     changes.extend(touched);
-                    let request = run.request(index);
+                    let request = run.request(index).map(number_of).ok_or("a call has no request id")?;
                     if let Some((first, _)) = made.insert(request, (number, outcome)) {
                         return Err(format!("request {request:x} was made in record {first}, and once more"));
                     }

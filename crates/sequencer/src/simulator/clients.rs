@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
-use lockwork_procedure::block::{Batch, Block, Status};
+use lockwork_procedure::block::{Batch, Block, BlockMut, Status};
+use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use super::checker::Outcome;
 use super::counters::Seen;
 use super::director::Told;
 use super::nodes::Plan;
-use super::world::{MILLISECOND, SECOND, State, World};
+use super::world::{BEGIN_MS, MILLISECOND, SECOND, State, World};
 use crate::error::Error;
 use crate::format::items::Definition;
 use crate::journal::election::Role;
@@ -100,6 +101,8 @@ pub(super) enum Said {
     /// It is for the leader; which node that is, as far as is known.
     Elsewhere(Option<usize>),
     Unknown,
+    /// Whether it has happened was forgotten.
+    TooOld,
 }
 
 /// See the module.
@@ -120,18 +123,36 @@ pub(super) struct Client {
     seen: u64,
     session: (usize, u64),
     requests: u64,
+    /// When it began what it does, in milliseconds.
+    pub(super) began: u64,
+    /// It makes another request id for each attempt, which no client may.
+    is_forgetful: bool,
     /// The answer to a definition that it waits for.
     pub(super) definition: Option<Receiver<Result<(), Error>>>,
 }
 
-fn block(procedure: u32, request: u64, arguments: &[i64]) -> Vec<u8> {
+/// The request id of a call that a client numbers so and that it began at a time of the simulation, in milliseconds.
+fn request_id(number: u64, began: u64) -> RequestId {
+    let mut random = [0; 10];
+    random[2..].copy_from_slice(&number.to_be_bytes());
+    RequestId::new(BEGIN_MS + began, random)
+}
+
+/// The number that a client gave to the call with a request id.
+pub(super) fn number_of(request: RequestId) -> u64 {
+    let bytes = request.to_bytes();
+    u64::from_be_bytes(bytes[8..].try_into().expect("eight bytes")) & (u64::MAX >> 2)
+}
+
+fn block(procedure: u32, request: Option<RequestId>, arguments: &[i64]) -> Vec<u8> {
     let mut batch = Batch::new(BLOCK, 1).expect("one block");
     let mut block = batch.push(procedure).expect("there is room for one");
-    block.set_request(request);
     for (argument, bytes) in arguments.iter().zip(block.bytes()[ARGUMENTS..].chunks_exact_mut(8)) {
         bytes.copy_from_slice(&argument.to_le_bytes());
     }
-    batch.block(0).bytes()[..BLOCK as usize].to_vec()
+    let mut bytes = batch.block(0).bytes()[..BLOCK as usize].to_vec();
+    BlockMut::new(&mut bytes).set_request(request);
+    bytes
 }
 
 fn word(block: &[u8], index: usize) -> i64 {
@@ -146,12 +167,13 @@ fn refused(error: &Error) -> Said {
         Error::Superseded => Said::Not(Seen::Superseded),
         Error::JournalFull(_) => Said::Not(Seen::Full),
         Error::Lapsed => Said::Not(Seen::Lapsed),
+        Error::RequestTooOld { .. } => Said::TooOld,
         _ => Said::Unknown,
     }
 }
 
 impl Client {
-    pub(super) fn new(number: usize) -> Self {
+    pub(super) fn new(number: usize, is_forgetful: bool) -> Self {
         Self {
             number,
             task: None,
@@ -163,6 +185,8 @@ impl Client {
             seen: 0,
             session: (0, 0),
             requests: 0,
+            began: 0,
+            is_forgetful,
             definition: None,
         }
     }
@@ -224,11 +248,11 @@ impl Client {
                 self.definition = Some(answer);
                 handle.give(Request::Define { definition: Definition { assembly, source: name }, reply })
             }
-            Task::Open { request, id } => self.call(world, life, handle, block(OPEN, request, &[id, BALANCE]), 0),
+            Task::Open { request, id } => self.once(world, life, handle, (OPEN, request, &[id, BALANCE])),
             Task::Transfer { request, from, to, amount } => {
-                self.call(world, life, handle, block(TRANSFER, request, &[from, to, amount]), 0)
+                self.once(world, life, handle, (TRANSFER, request, &[from, to, amount]))
             }
-            Task::Audit { id, known } => self.call(world, life, handle, block(AUDIT, 0, &[id]), known),
+            Task::Audit { id, known } => self.call(world, life, handle, block(AUDIT, None, &[id]), (0, known)),
             Task::Read { after, .. } => {
                 if handle.record() < after {
                     world.state().saw(Seen::ReadWaited);
@@ -257,10 +281,31 @@ impl Client {
         asked.is_ok()
     }
 
-    fn call(&self, world: &Arc<World>, life: usize, handle: &Handle, block: Vec<u8>, known: u64) -> Result<(), Error> {
+    /// Calls a procedure with arguments and a request id.
+    fn once(
+        &self,
+        world: &Arc<World>,
+        life: usize,
+        handle: &Handle,
+        (procedure, number, arguments): (u32, u64, &[i64]),
+    ) -> Result<(), Error> {
+        let began = self.began + if self.is_forgetful { self.attempt } else { 0 };
+        let block = block(procedure, Some(request_id(number, began)), arguments);
+        self.call(world, life, handle, block, (number, 0))
+    }
+
+    /// Calls by a block; `request` is the client's number of the call, if it has one.
+    fn call(
+        &self,
+        world: &Arc<World>,
+        life: usize,
+        handle: &Handle,
+        block: Vec<u8>,
+        (request, known): (u64, u64),
+    ) -> Result<(), Error> {
         let (client, attempt, world) = (self.number, self.attempt, world.clone());
         handle.call_then(block, move |outcome| {
-            let said = world.state().called(life, outcome, known);
+            let said = world.state().called(life, outcome, request, known);
             if let Some(said) = said {
                 world.tell(Told::Said(client, attempt, said));
             }
@@ -289,7 +334,7 @@ impl Client {
 
 impl State {
     /// A process answers a call; `None` when nobody hears it.
-    fn called(&mut self, life: usize, outcome: Result<Vec<u8>, Error>, known: u64) -> Option<Said> {
+    fn called(&mut self, life: usize, outcome: Result<Vec<u8>, Error>, request: u64, known: u64) -> Option<Said> {
         if self.lives[life].is_killed {
             return None;
         }
@@ -306,11 +351,11 @@ impl State {
             (procedure, Some(Status::Committed)) => {
                 let results = if procedure == TRANSFER { [word(&bytes, 3), word(&bytes, 4)] } else { [-1, -1] };
                 self.saw(Seen::Committed);
-                self.acknowledged(block.request(), Outcome::Committed(results))
+                self.acknowledged(request, Outcome::Committed(results))
             }
             (_, Some(Status::Aborted)) => {
                 self.saw(Seen::Aborted);
-                self.acknowledged(block.request(), Outcome::Aborted)
+                self.acknowledged(request, Outcome::Aborted)
             }
             // Not all of the furniture is there at a node that has just begun to lead.
             (_, other) => Err(format!("a call of procedure {} had status {other:?}", block.procedure())),
@@ -332,6 +377,7 @@ impl State {
         match said {
             Said::Not(seen) => self.saw(seen),
             Said::Elsewhere(_) => self.saw(Seen::RefusedByFollower),
+            Said::TooOld => self.saw(Seen::TooOld),
             _ => self.saw(Seen::Unknown),
         }
         said

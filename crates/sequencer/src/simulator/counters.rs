@@ -40,6 +40,8 @@ seen! {
     Full,
     /// A call was told that nobody knows whether it has happened.
     Unknown,
+    /// A call was refused because its request id is too old.
+    TooOld,
     /// A leader that could not be sure that it leads did not answer.
     Lapsed,
     /// A client heard nothing, and called again.

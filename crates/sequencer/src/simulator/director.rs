@@ -8,7 +8,7 @@ use super::counters::Seen;
 use super::nodes::{LEASE, Plan, start};
 use super::servers::Servers;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State, World};
-use super::{Rates, Report, Settings};
+use super::{Broken, Rates, Report, Settings};
 use crate::io::simulated::Chance;
 use crate::journal::election::Role;
 use crate::sequencer::Handle;
@@ -82,7 +82,7 @@ pub(super) fn run(settings: Settings) -> Report {
         settings,
         plan,
         places: Vec::new(),
-        clients: (0..CLIENTS).map(Client::new).collect(),
+        clients: (0..CLIENTS).map(|number| Client::new(number, settings.broken == Some(Broken::Requests))).collect(),
         steps: settings.steps,
         fault_at: (settings.faults && settings.damage.is_none()).then_some(SECOND),
         full_until: None,
@@ -258,6 +258,8 @@ impl Director {
                 }
                 client.at = state.now + think;
             }
+            // Its outcome is not known any more.
+            (Said::TooOld, Some(Task::Transfer { .. })) => (client.task, client.at) = (None, state.now + think),
             // Its outcome is not known, and a second one might be another.
             (Said::Unknown, Some(Task::Define { .. })) => (client.task, client.at) = (None, state.now + think),
             (Said::Elsewhere(Some(node)), Some(_)) if *node != client.node => {
@@ -325,7 +327,7 @@ impl Director {
         let opened = |id: i64| state.checker.has(id as u64 + 1);
         let missing = FURNITURE.iter().find(|(name, _)| !state.checker.defines(name));
         let client = &mut self.clients[number];
-        client.tries = 0;
+        (client.tries, client.began) = (0, state.now / MILLISECOND);
         // The first one furnishes the database, thing by thing.
         if let Some((name, assembly)) = missing {
             let (name, assembly) = (name.to_string(), assembly.to_string());

@@ -66,7 +66,7 @@ pub enum Broken {
     Fencing,
     /// Calls are acknowledged when they are sent to the servers.
     Acknowledgement,
-    /// Request ids are forgotten at once.
+    /// Clients make another request id for each attempt.
     Requests,
 }
 

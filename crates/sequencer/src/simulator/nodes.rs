@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub(super) patience: u64,
     /// The longest time between two faults.
     pub(super) calm: u64,
+    /// Bytes for request ids.
+    request_memory: u64,
 }
 
 impl Plan {
@@ -58,6 +60,7 @@ impl Plan {
             wanders: [0, 50, 300][chance.below(3)],
             patience: [3 * SECOND, 15 * SECOND][chance.below(2)],
             calm: [SECOND, 3 * SECOND, 8 * SECOND][chance.below(3)],
+            request_memory: [1 << 20, 1 << 20, 2_000][chance.below(3)],
         }
     }
 
@@ -66,7 +69,7 @@ impl Plan {
             checkpoint_bytes: self.checkpoint_bytes,
             checkpoint_slice: Duration::from_micros(1),
             group_wait: self.group_wait,
-            request_window: if self.broken == Some(Broken::Requests) { 1 } else { 65_536 },
+            request_memory: self.request_memory,
             ..Options::default()
         }
     }

@@ -4,14 +4,15 @@
 pub(crate) mod nodes;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use lockwork_engine::{Engine, EngineKind, Options as EngineOptions, create};
 use lockwork_memory::Pages;
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::{Batch, BlockMut, Status};
 use lockwork_sequencer::io::Io;
-use lockwork_sequencer::{Definition, Error, Handle, Options, RecoveryReport, Sequencer, Transaction};
+use lockwork_sequencer::{Definition, Error, Handle, Options, RecoveryReport, RequestId, Sequencer, Transaction};
 use lockwork_storage::Digest;
 
 /// Accounts of the bank, and what each begins with.
@@ -131,16 +132,27 @@ pub(crate) fn furnish(sequencer: &Sequencer) -> Result<(), Error> {
     })
 }
 
-/// A call: procedure, request id, arguments.
+/// The request id with a number; its time is that of the first one, and a millisecond for each number.
+pub(crate) fn id(number: u64) -> RequestId {
+    static BEGIN: OnceLock<u64> = OnceLock::new();
+    let begin = *BEGIN.get_or_init(|| SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);
+    let mut random = [0; 10];
+    random[2..].copy_from_slice(&number.to_be_bytes());
+    RequestId::new(begin + number % 50_000, random)
+}
+
+/// A call: procedure, number of its request id (0 for none), arguments.
 pub(crate) type Call = (u32, u64, Vec<i64>);
 
 pub(crate) fn batch(calls: &[Call]) -> Batch {
     let mut batch = Batch::new(72, calls.len()).unwrap();
     for (procedure, request, arguments) in calls {
         let mut block = batch.push(*procedure).unwrap();
-        block.set_request(*request);
         for (index, argument) in arguments.iter().enumerate() {
             block.bytes()[32 + 8 * index..40 + 8 * index].copy_from_slice(&argument.to_le_bytes());
+        }
+        if *request > 0 {
+            batch.set_request(batch.len() - 1, id(*request));
         }
     }
     batch
@@ -148,7 +160,10 @@ pub(crate) fn batch(calls: &[Call]) -> Batch {
 
 /// The block of one call.
 pub(crate) fn block(call: &Call) -> Vec<u8> {
-    batch(std::slice::from_ref(call)).block(0).bytes().to_vec()
+    let batch = batch(std::slice::from_ref(call));
+    let mut block = batch.block(0).bytes().to_vec();
+    BlockMut::new(&mut block).set_request(batch.request(0));
+    block
 }
 
 /// Makes a further call of a transaction, and waits for it.

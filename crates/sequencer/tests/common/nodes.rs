@@ -37,7 +37,17 @@ pub(crate) fn join_telling(
     node: NodeOptions,
     told: &mut dyn FnMut(),
 ) -> Result<(Sequencer, RecoveryReport), Error> {
-    let options = Options { checkpoint_bytes: 0, ..Options::default() };
+    join_remembering(journal, node, Options::default().request_memory, told)
+}
+
+/// The same, with so many bytes for request ids.
+pub(crate) fn join_remembering(
+    journal: &SimulatedJournal,
+    node: NodeOptions,
+    request_memory: u64,
+    told: &mut dyn FnMut(),
+) -> Result<(Sequencer, RecoveryReport), Error> {
+    let options = Options { checkpoint_bytes: 0, request_memory, ..Options::default() };
     let disk = Arc::new(SimulatedDisk::new(1));
     let journal = Arc::new(journal.clone());
     Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| told())

@@ -343,7 +343,7 @@ impl Binder<'_> {
     pub(super) fn text_of(&mut self, bound: &Bound, at: Location) -> Result<String, Refusal> {
         let sql = &bound.sql;
         Ok(match bound.kind {
-            Kind::Text => sql.clone(),
+            Kind::Text | Kind::Uuid => sql.clone(),
             Kind::Integer(_) => format!("lw_text({sql}, 0)"),
             Kind::Decimal(scale) => format!("lw_text({sql}, {scale})"),
             Kind::Quotient => format!("lw_real_text({sql}, 1)"),

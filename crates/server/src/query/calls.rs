@@ -43,6 +43,7 @@ const FUNCTIONS: &[&str] = &[
     "substring",
     "trunc",
     "upper",
+    "uuidv7",
 ];
 
 const AGGREGATES: &[&str] = &["count", "sum", "avg", "min", "max", "bool_and", "every", "bool_or", "string_agg"];
@@ -191,6 +192,7 @@ impl Binder<'_> {
             return Ok(word);
         }
         match (name, &bounds[..]) {
+            ("uuidv7", []) => return Ok(Bound::new("lw_uuidv7()".into(), Kind::Uuid)),
             ("localtimestamp", []) => return Ok(Bound::new("lw_now()".into(), Kind::Timestamp)),
             ("current_date", []) => return Ok(Bound::new("lw_day(lw_now())".into(), Kind::Date)),
             (clock, []) if CLOCKS.contains(&clock) => return Ok(Bound::new("lw_now()".into(), Kind::Moment)),

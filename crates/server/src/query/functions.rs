@@ -262,6 +262,12 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let now = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     connection.create_scalar_function("lw_now", 0, flags, move |_| Ok(now))?;
+    // Another one for each row.
+    let flags_of_volatile = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function("lw_uuidv7", 0, flags_of_volatile, |_| {
+        let id = lockwork_database::request_id();
+        id.map(|id| id.to_string()).map_err(|error| wrong("58030", &format!("the system has no random bytes: {error}")))
+    })?;
     connection.create_aggregate_function("lw_only", 1, flags, Only)
 }
 

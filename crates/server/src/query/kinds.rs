@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Date,
     Text,
     Bytes,
+    /// A text in the standard form of a UUID.
+    Uuid,
 }
 
 fn field(name: &str, sql: SqlType) -> Field {
@@ -66,7 +68,7 @@ impl Kind {
             Self::Quotient | Self::Double => SqlType::Decimal(18, 6),
             Self::Boolean => SqlType::Boolean,
             Self::Timestamp | Self::Moment | Self::Date => SqlType::Timestamp,
-            Self::Text => SqlType::Text(u32::MAX),
+            Self::Text | Self::Uuid => SqlType::Text(u32::MAX),
             Self::Bytes => SqlType::Bytes(u32::MAX),
         }
     }
@@ -141,6 +143,7 @@ impl Kind {
             Self::Date => "date",
             Self::Text => "text",
             Self::Bytes => "bytea",
+            Self::Uuid => "uuid",
         }
     }
 
@@ -161,6 +164,7 @@ impl Kind {
             Self::Date => Type::DATE,
             Self::Text => Type::TEXT,
             Self::Bytes => Type::BYTEA,
+            Self::Uuid => Type::UUID,
         };
         (ty, -1)
     }
@@ -297,6 +301,15 @@ pub(super) fn put(
         }
         (ValueRef::Text(bytes) | ValueRef::Blob(bytes), Kind::Text) => {
             with_length(row, |row| row.put_slice(bytes));
+            return Ok(());
+        }
+        (ValueRef::Text(text), Kind::Uuid) => {
+            let bits =
+                std::str::from_utf8(text).ok().and_then(|text| u128::from_str_radix(&text.replace('-', ""), 16).ok());
+            with_length(row, |row| match bits.filter(|_| format == FieldFormat::Binary) {
+                Some(bits) => row.put_u128(bits),
+                None => row.put_slice(text),
+            });
             return Ok(());
         }
         (ValueRef::Blob(bytes), Kind::Bytes) => {
