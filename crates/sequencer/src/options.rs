@@ -71,8 +71,8 @@ pub struct Options {
     /// default is possible.
     pub request_window: Duration,
     /// Bytes of memory for request ids and what became of their calls: about 128 and the results for each id. When it
-    /// is used up, the oldest ids go before the window is over, and a call with one of them is refused. Where tables are
-    /// divided among nodes, only the default is possible.
+    /// is used up, the oldest ids go before the window is over, and a call with one of them is refused. Where tables
+    /// are divided among nodes, only the default is possible.
     pub request_memory: u64,
     /// After how long without calls the log notes that all before is durable, so that damage to the last batch can be
     /// told from a torn write.

@@ -55,10 +55,19 @@ impl Call {
 
     /// The error of a call `now` with the id of this call.
     pub(crate) fn reused(self, request: RequestId, now: Self, catalogue: &Catalogue) -> Error {
-        let name = |id: u32| catalogue.procedures.get(id as usize).map_or_else(String::new, |known| known.name.clone());
-        let (first, now) = (name(self.procedure), (self.procedure == now.procedure, name(now.procedure)));
-        Error::RequestReused { request, first, now: now.1, is_same_procedure: now.0 }
+        let is_same_procedure = self.procedure == now.procedure;
+        let (first, now) = (name_of(self.procedure, catalogue), name_of(now.procedure, catalogue));
+        Error::RequestReused { request, first, now, is_same_procedure }
     }
+}
+
+/// The name of a procedure without the number of its definition: what replaces `p` is called `p__2` and so on.
+fn name_of(id: u32, catalogue: &Catalogue) -> String {
+    let name = catalogue.procedures.get(id as usize).map_or("", |known| known.name.as_str());
+    let replaced = name.rsplit_once("__").filter(|(stem, number)| {
+        number.parse::<u32>().is_ok() && catalogue.procedures.iter().any(|known| known.name == *stem)
+    });
+    replaced.map_or(name, |(stem, _)| stem).to_string()
 }
 
 /// What became of a call.
@@ -114,8 +123,8 @@ impl DedupTable {
         self.outcomes.get(&request)
     }
 
-    /// Whether a call with this id may have been made and forgotten. Nodes with the same options agree at each record if
-    /// none of them calls [`Self::expire`].
+    /// Whether a call with this id may have been made and forgotten. Nodes with the same options agree at each record
+    /// if none of them calls [`Self::expire`].
     pub(crate) fn has_forgotten(&self, request: RequestId) -> bool {
         self.horizon.is_some_and(|horizon| request <= horizon)
     }

@@ -174,6 +174,7 @@ fn ids(requests: &[RequestId]) -> String {
     let shown: Vec<String> = requests.iter().take(4).map(ToString::to_string).collect();
     match requests.len().saturating_sub(shown.len()) {
         0 if shown.is_empty() => "no request ids".into(),
+        0 if shown.len() == 1 => format!("request id {}", shown[0]),
         0 => format!("{} request ids: {}", requests.len(), shown.join(", ")),
         more => format!("{} request ids: {} and {more} more", requests.len(), shown.join(", ")),
     }
