@@ -93,7 +93,8 @@ mod tests {
     #[test]
     fn what_may_be_repeated_is_known_by_its_words() {
         for (statement, effect) in [
-            ("CALL transfer(1, 2, 5.00) REQUEST 17;", Effect::CallOnce),
+            ("CALL transfer(1, 2, 5.00) REQUEST '0190b5a0-7c1e-7d3a-9f00-3b1c5d2e4f60';", Effect::CallOnce),
+            ("CALL transfer($1, $2, $3) REQUEST $4", Effect::CallOnce),
             ("call \"Request\"(request) request '0198c6f4-0000-7000-8000-000000000000'", Effect::CallOnce),
             ("CALL transfer($1, $2, $3) REQUEST $4", Effect::CallOnce),
             ("CALL request(1) -- REQUEST 1", Effect::Call),

@@ -5,6 +5,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use lockwork::request_id;
+
 use super::harness::{Cluster, LONG, signal};
 
 /// Within this time there is an answer or an error, whatever happens to a server; a machine that does much else gets
@@ -96,7 +98,7 @@ fn a_call_goes_on_at_the_next_leader_when_its_own_is_stopped() {
     let mut calls = 0;
     let mut call = |client: &mut Patient<'_>| {
         calls += 1;
-        let left = client.ask(&format!("CALL transfer(1, 2, 1.00) REQUEST {}", 7_000 + calls));
+        let left = client.ask(&format!("CALL transfer(1, 2, 1.00) REQUEST '{}'", request_id().unwrap()));
         assert_eq!(left, format!("{}.00", 1000 - calls), "each call is made once: {}", cluster.said());
     };
     call(&mut client);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockwork::request_id;
 use lockwork_locknet::namespace::{Network, NetworkError};
 use lockwork_nats::local::ROUTES;
 use tokio_postgres::Config;
@@ -145,10 +146,11 @@ fn a_machine_that_is_cut_off_neither_answers_nor_loses_anything() {
     let called = client.within(|| {
         let connect = || sql_at(&url);
         let mut patient = Patient::new(&connect);
-        let before = patient.ask("CALL transfer(2, 1, 1.00) REQUEST 7001");
+        let [there, back] = [request_id().unwrap(), request_id().unwrap()];
+        let before = patient.ask(&format!("CALL transfer(2, 1, 1.00) REQUEST '{there}'"));
         let first = leader().expect("it was seen");
         cut(&network, addresses[first], true);
-        let after = patient.ask("CALL transfer(1, 2, 1.00) REQUEST 7002");
+        let after = patient.ask(&format!("CALL transfer(1, 2, 1.00) REQUEST '{back}'"));
         cut(&network, addresses[first], false);
         [before, after]
     });

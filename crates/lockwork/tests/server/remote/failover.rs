@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lockwork::request_id;
+
 use super::hosts::{Fake, at, message, startup};
 use crate::BANK;
 use crate::folder::command;
@@ -41,7 +43,8 @@ fn what_may_be_repeated_goes_on_at_the_next_server() {
     let server = Server::start(&["--init", BANK]);
     let stopped = silent();
     let servers = [stopped.address(), at(&server)];
-    let (code, text, error, took) = ask(&servers, &["-c", "CALL transfer(1, 2, 1.00) REQUEST 17"]);
+    let call = format!("CALL transfer(1, 2, 1.00) REQUEST '{}'", request_id().unwrap());
+    let (code, text, error, took) = ask(&servers, &["-c", &call]);
     assert!(code == Some(0) && text == "left\n999.00\n" && took < TIME, "{code:?} {text} {error} {took:?}");
     let told = format!("lockwork: {} is lost: no answer within 5 s; the call is repeated", stopped.address());
     assert!(error.starts_with(&told) && error.contains(&at(&server)), "{error}");
@@ -93,13 +96,14 @@ fn a_server_that_is_stopped_is_given_up_within_ten_seconds() {
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     signal("-STOP");
     let begun = Instant::now();
-    to.write_all(b"CALL transfer(1, 2, 1.00) REQUEST 18;\n").unwrap();
+    let call = format!("CALL transfer(1, 2, 1.00) REQUEST '{}'", request_id().unwrap());
+    writeln!(to, "{call};").unwrap();
     let output = child.wait_with_output().unwrap();
     let (error, took) = (String::from_utf8_lossy(&output.stderr).into_owned(), begun.elapsed());
     signal("-CONT");
     assert!(output.status.code() == Some(3) && took < TIME, "{error} {took:?}");
     assert!(error.contains("no answer within 10 s") && error.contains("repeat it with the same request id"), "{error}");
-    let (_, text, error, _) = ask(&[address], &["-c", "CALL transfer(1, 2, 1.00) REQUEST 18"]);
+    let (_, text, error, _) = ask(&[address], &["-c", &call]);
     assert_eq!((text.as_str(), error.as_str()), ("left\n999.00\n", ""));
     assert_eq!(server.end(), Some(0));
 }
