@@ -105,7 +105,7 @@ impl Link {
             self.host,
         );
         Failure::closed(message).retryable(effect.is_repeatable()).hint(match effect {
-            Effect::Read => "reconnect(), and ask again: it only reads",
+            Effect::Read => "reconnect(), and ask again: what was sent changes nothing",
             Effect::CallOnce => "reconnect(), and ask the same again, with the same request_id: it happens once",
             _ => "reconnect(), and look; a call with a request_id could simply be made again",
         })
@@ -133,7 +133,8 @@ impl Link {
         }
         // Nothing is carried out, so this only reads, whatever the statement does.
         let prepared = self.finish(py, Effect::Read, self.client.prepare(text))?;
-        let statement = prepared.map_err(|trouble| self.failure(&trouble, Effect::Read))?;
+        let effect = Some(Effect::of(text)).filter(|effect| effect.is_repeatable()).unwrap_or(Effect::Read);
+        let statement = prepared.map_err(|trouble| self.failure(&trouble, effect))?;
         let mut statements = lock(&self.statements);
         if statements.len() >= MOST_KEPT {
             statements.clear();
