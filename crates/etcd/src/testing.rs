@@ -77,6 +77,20 @@ impl Server {
         self.restart();
     }
 
+    /// How many range requests it has answered since it started.
+    ///
+    /// # Panics
+    /// If its metrics do not have the number.
+    #[must_use]
+    pub fn range_requests(&self) -> u64 {
+        let metrics = self.get("/metrics").expect("etcd answers");
+        let is_range = |line: &&str| {
+            line.starts_with("grpc_server_handled_total{") && line.contains("\"OK\"") && line.contains("\"Range\"")
+        };
+        let line = metrics.lines().find(is_range).expect("a counter of range requests");
+        line.rsplit(' ').next().and_then(|number| number.parse::<f64>().ok()).expect("a number") as u64
+    }
+
     fn try_restart(&mut self) -> bool {
         let client = format!("http://127.0.0.1:{}", self.client_port);
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
@@ -101,12 +115,17 @@ impl Server {
     }
 
     fn answers(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(self.address()) else { return false };
+        self.get("/health").is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+    }
+
+    /// What it answers to HTTP at `path`.
+    fn get(&self, path: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(self.address())?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
-        stream.set_read_timeout(Some(Duration::from_secs(2))).is_ok()
-            && stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").is_ok()
-            && stream.read_to_string(&mut answer).is_ok()
-            && answer.contains("\"health\":\"true\"")
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
 }
 

@@ -69,17 +69,59 @@ fn writes_keep_their_order_and_none_is_lost_when_etcd_is_killed() {
 fn a_folder_is_loaded_in_pages_and_knows_what_was_made_first() {
     let Some(server) = Server::start() else { return };
     let etcd = connect(&server);
+    // 7.5 MB, of which an answer has at most 4 MB.
     for ticket in 0..5000u64 {
-        etcd.put(format!("many/{:05}", 4999 - ticket), vec![b'x'; 100], ticket);
+        etcd.put(format!("many/{:05}", 4999 - ticket), vec![b'x'; 1500], ticket);
     }
     etcd.put("manyfold".to_string(), Vec::new(), 5000);
     until("all are durable", || etcd.in_flight() == 0);
+    let before = server.range_requests();
     let entries = etcd.load("many/", LONG).expect("etcd answers");
-    assert_eq!(entries.len(), 5000);
-    assert!(entries.is_sorted_by_key(|entry| entry.key.clone()));
-    assert_eq!((entries[0].key.as_slice(), entries[0].value.len()), (b"00000".as_slice(), 100));
+    // 2000, 2000 and 1000 keys; the connection also asks now and then whether etcd is there.
+    let requests = server.range_requests() - before;
+    assert!(requests >= 3, "{requests} range requests");
+    let keys: Vec<String> = values(&entries).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, (0..5000).map(|key| format!("{key:05}")).collect::<Vec<_>>());
+    assert!(entries.iter().all(|entry| entry.value == [b'x'; 1500]));
     assert!(entries[0].created > entries[4999].created, "the last key was made first");
     assert!(etcd.load("none/", LONG).expect("etcd answers").is_empty());
+}
+
+#[test]
+fn all_pages_of_a_folder_are_of_one_revision() {
+    let Some(server) = Server::start() else { return };
+    let (etcd, writer) = (connect(&server), connect(&server));
+    for ticket in 0..4100u64 {
+        etcd.put(format!("pages/{ticket:05}"), b"0".to_vec(), ticket);
+    }
+    until("all are durable", || etcd.in_flight() == 0);
+    // The writer raises the first key and then the last one, again and again: the last one is never ahead.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1.. {
+                for (at, key) in ["pages/00000", "pages/04099"].into_iter().enumerate() {
+                    writer.put(key.to_string(), u64::to_string(&round).into_bytes(), 2 * round + at as u64);
+                }
+                until("the pair is durable", || writer.in_flight() == 0);
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let loads = (0..20).map(|_| {
+            let entries = values(&etcd.load("pages/", LONG).expect("etcd answers"));
+            let of = |at: usize| entries[at].1.parse::<u64>().expect("a number");
+            (entries.len(), of(0), of(4099))
+        });
+        let seen: Vec<_> = loads.collect();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        seen
+    });
+    for &(count, first, last) in &seen {
+        assert!(count == 4100 && (first == last || first == last + 1), "{seen:?}");
+    }
+    assert!(seen[0].1 < seen[19].1, "the writer did nothing meanwhile: {seen:?}");
 }
 
 #[test]
