@@ -9,7 +9,8 @@ use std::io::Write;
 /// What the variable is called.
 const VARIABLE: &str = "LOCKWORK_SKIP";
 
-/// The calling test is skipped for want of something that this machine should have.
+/// Skips the calling test for want of something that root can have: a privilege, or a program that `scripts/setup`,
+/// `scripts/clients`, `scripts/nats` or `scripts/rtl-tools` installs.
 ///
 /// # Panics
 /// If `LOCKWORK_SKIP` is `never`.
@@ -19,7 +20,8 @@ pub fn skip(why: &str) {
     skip_optional(why);
 }
 
-/// The calling test is skipped for want of something optional; that is never a failure.
+/// Skips the calling test for want of something that none of these scripts can give a machine, such as a second
+/// processor or a network. That is never a failure.
 pub fn skip_optional(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_string();
     // Not eprintln!, which is captured. If nobody can read it, nothing is lost.

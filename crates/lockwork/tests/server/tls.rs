@@ -183,15 +183,17 @@ fn nobody_on_the_way_reads_what_is_sent_and_a_login_is_bound_to_the_certificate(
     assert_eq!(server.end(), Some(0));
 }
 
-/// An address of this machine that is none of loopback; nothing is sent to find it.
+/// An address of this machine outside the loopback network; finding it sends no packet. A machine without a network has
+/// none, and no script can give it one, so a skip for that reason is never a failure.
 fn far() -> Option<String> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()).ok()?.ip();
-    if found.is_loopback() {
-        lockwork_skip::skip_optional("this machine has no address but loopback");
-        return None;
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
+        Ok(address) if !address.ip().is_loopback() => Some(address.ip().to_string()),
+        found => {
+            lockwork_skip::skip_optional(&format!("this machine has no route beyond loopback: {found:?}"));
+            None
+        }
     }
-    Some(found.to_string())
 }
 
 #[test]

@@ -83,7 +83,7 @@ cd / && rm -rf "$0"
 pub(crate) struct Installation {
     folder: PathBuf,
     headers: Option<PathBuf>,
-    major: u32,
+    pub(super) major: u32,
 }
 
 impl Installation {
