@@ -220,6 +220,46 @@ fn nothing_is_left_of_a_benchmark_that_is_killed() {
     }
 }
 
+/// The counters that the locks of a running benchmark protect; its processes have no names for them.
+fn counters_of(bench: u32) -> Option<std::fs::File> {
+    let open = std::fs::read_dir(format!("/proc/{bench}/fd")).ok()?.flatten().map(|entry| entry.path());
+    let is_it = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("counters"));
+    std::fs::File::options().write(true).open(open.into_iter().find(is_it)?).ok()
+}
+
+#[test]
+fn a_benchmark_whose_data_are_wrong_reports_that_and_exits_with_1() {
+    use std::os::unix::fs::FileExt;
+    for output in ["json", "text"] {
+        let line = format!("shared-locks bench --processes 2 --lines 1024 --seconds 60s --output {output}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork"));
+        command.args(line.split(' ')).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut bench = command.spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", bench.id());
+        let begin = std::time::Instant::now();
+        while std::fs::read_to_string(&children).unwrap_or_default().split_whitespace().count() < 2 {
+            assert!(begin.elapsed().as_secs() < 50, "no processes");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        // The first of the two counters of key 0 changes again and again without the lock.
+        let counters = counters_of(bench.id()).expect("the benchmark has its counters");
+        while bench.try_wait().unwrap().is_none() {
+            counters.write_all_at(&(1_u64 << 40).to_ne_bytes(), 0).unwrap();
+            assert!(begin.elapsed().as_secs() < 50, "the change is not seen");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let ended = bench.wait_with_output().unwrap();
+        let (report, error) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(ended.status.code(), Some(1), "{report}{error}");
+        assert!(error.contains("key 0: counters") && error.contains("differ"), "{error}");
+        if output == "json" {
+            assert_eq!(serde_json::from_str::<Value>(&report).unwrap()["verified"], false, "{report}");
+        } else {
+            assert!(report.contains("WRONG: key 0: counters") && !report.contains("verified"), "{report}");
+        }
+    }
+}
+
 #[test]
 fn the_benchmark_measures_what_it_verifies() {
     let report = json(

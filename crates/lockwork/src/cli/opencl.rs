@@ -140,9 +140,10 @@ impl Evaluation<'_> {
                 seed: self.seed,
             };
             let accesses = locks::stream(&settings)?;
-            for (name, rate) in
+            for (name, measured) in
                 [("queue", locks::queue(&settings, &accesses)?), ("batch", locks::batch(&settings, &accesses)?)]
             {
+                let rate = measured.verified(name)?;
                 print(&format!("  mix {mix}, {name:<6} {:>14}\n", grouped(rate)))?;
                 values.push((format!("{name}, mix {mix}"), rate));
             }

@@ -101,6 +101,8 @@ pub(in crate::cli) struct Process {
 struct Done {
     locks: u64,
     exclusive: u64,
+    /// What a thread found wrong under a lock.
+    wrong: Option<String>,
     longest_ns: u64,
     /// Of each bucket its largest value and how many were in it: the time that a lock took.
     waits: Vec<(u64, u64)>,
@@ -199,11 +201,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let random = alone(&mut session, |number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15), clock)?;
     let done = contend([&table, &data].map(place_of), load, processes)?;
 
-    let counted: u64 = (0..load.keys).map(|key| counters.of(key)[0].load(Relaxed)).sum();
     let told: u64 = done.iter().map(|one| one.exclusive).sum();
-    if counted != told {
-        return Err(Failure::Check(format!("{told} changes were made under locks, and {counted} of them are there")));
-    }
+    let wrong = wrong(&counters, load.keys, &done);
     let mut waits = Histogram::default();
     for (ns, count) in done.iter().flat_map(|one| &one.waits) {
         (0..*count).for_each(|_| waits.record(*ns));
@@ -214,7 +213,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let rate = all as f64 / load.seconds.as_secs_f64();
     let points = |histogram: &Histogram| [0.5, 0.99, 0.999].map(|share| histogram.quantile(share));
     let parts = [("sequential", &sequential), ("random", &random), ("contended", &waits)];
-    print(&match output {
+    let report = match output {
         Form::Text => {
             let mut text = format!(
                 "clock: {} ns, taken off\n\n{:<38} {:>8} {:>8} {:>8}\n",
@@ -230,11 +229,15 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
             text + &format!(
                 "\ncontended: {processes} processes of {} threads, {} keys, {} % shared\n\
                  {rate:.0} locks/s; the longest wait was {} ns; a process had {least} to {most} locks\n\
-                 verified: {told} changes under exclusive locks, none lost\n",
+                 {}\n",
                 load.threads,
                 load.keys,
                 load.shared,
-                clock.show(longest)
+                clock.show(longest),
+                wrong.as_ref().map_or_else(
+                    || format!("verified: {told} changes under exclusive locks, none lost"),
+                    |wrong| format!("WRONG: {wrong}")
+                )
             )
         }
         Form::Json => {
@@ -246,11 +249,30 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
                 "latency_ns": latencies, "longest_wait_ns": longest,
                 "processes": processes, "threads": load.threads, "keys": load.keys, "shared_percent": load.shared,
                 "seconds": load.seconds.as_secs_f64(), "locks_per_s": rate, "locks_of_processes": locks_of,
-                "changes": told, "verified": true,
+                "changes": told, "verified": wrong.is_none(),
             });
             format!("{report:#}\n")
         }
-    })
+    };
+    print(&report)?;
+    wrong.map_or(Ok(()), |wrong| Err(Failure::Check(wrong)))
+}
+
+/// What is wrong with the counters of so many keys after processes have done this, if anything is.
+fn wrong(counters: &Counters, keys: u64, done: &[Done]) -> Option<String> {
+    if let Some(wrong) = done.iter().find_map(|one| one.wrong.clone()) {
+        return Some(wrong);
+    }
+    let mut counted = 0;
+    for key in 0..keys {
+        let [first, second] = counters.of(key).map(|counter| counter.load(Relaxed));
+        if first != second {
+            return Some(format!("key {key}: counters {first} and {second} differ after all locks were released"));
+        }
+        counted += first;
+    }
+    let told: u64 = done.iter().map(|one| one.exclusive).sum();
+    (counted != told).then(|| format!("{told} changes were made under locks, and {counted} of them are there"))
 }
 
 /// A process that has been started.
@@ -337,11 +359,12 @@ pub(super) fn process(arguments: &Process) -> Outcome {
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
     });
     let mut waits = Histogram::default();
-    let mut done = Done { locks: 0, exclusive: 0, longest_ns: 0, waits: Vec::new() };
+    let mut done = Done { locks: 0, exclusive: 0, wrong: None, longest_ns: 0, waits: Vec::new() };
     for thread in threads {
-        let (of_thread, exclusive) = thread?;
-        done.exclusive += exclusive;
-        waits.add(&of_thread);
+        let worked: Worked = thread?;
+        done.exclusive += worked.exclusive;
+        done.wrong = done.wrong.or(worked.wrong);
+        waits.add(&worked.waits);
     }
     done.locks = waits.count();
     done.longest_ns = waits.quantile(1.0);
@@ -361,28 +384,32 @@ fn pin(worker: u32) {
     }
 }
 
-/// One thread: how long each lock took, and how many were exclusive.
-fn work(
-    mut session: Session,
-    counters: &Counters,
-    load: &Load,
-    worker: u32,
-    clock: Clock,
-) -> Result<(Histogram, u64), Failure> {
+/// What one thread has done.
+struct Worked {
+    /// How long each lock took.
+    waits: Histogram,
+    exclusive: u64,
+    /// What it found wrong under a lock; then it stopped.
+    wrong: Option<String>,
+}
+
+/// One thread: takes and releases locks until the time is over, and compares the counters that each lock protects.
+fn work(mut session: Session, counters: &Counters, load: &Load, worker: u32, clock: Clock) -> Result<Worked, Failure> {
     if load.pin {
         pin(worker);
     }
     let mut random = Random::new(u64::from(worker) + 1);
-    let (mut waits, mut exclusive, begin) = (Histogram::default(), 0, Instant::now());
+    let mut worked = Worked { waits: Histogram::default(), exclusive: 0, wrong: None };
+    let begin = Instant::now();
     loop {
         let key = random.below(load.keys);
         let shared = random.below(100) < u64::from(load.shared);
         let before = Instant::now();
         if before - begin >= load.seconds {
-            return Ok((waits, exclusive));
+            return Ok(worked);
         }
         session.lock(key, if shared { LockMode::Shared } else { LockMode::Exclusive }).map_err(failure)?;
-        waits.record(clock.since(before));
+        worked.waits.record(clock.since(before));
         let [first, second] = counters.of(key);
         let count = first.load(Relaxed);
         if !shared {
@@ -390,11 +417,13 @@ fn work(
         }
         let other = second.load(Relaxed);
         if count != other {
-            return Err(Failure::Check(format!("key {key}: counters {count} and {other} differ under the lock")));
+            worked.wrong = Some(format!("key {key}: counters {count} and {other} differ under the lock"));
+            session.unlock(key).map_err(failure)?;
+            return Ok(worked);
         }
         if !shared {
             second.store(count + 1, Relaxed);
-            exclusive += 1;
+            worked.exclusive += 1;
         }
         session.unlock(key).map_err(failure)?;
     }
@@ -403,6 +432,26 @@ fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lost_changes_and_counters_that_differ_are_found() {
+        let (counters, _file) = Counters::create(2).unwrap();
+        let done = |exclusive, wrong: Option<&str>| Done {
+            locks: exclusive,
+            exclusive,
+            wrong: wrong.map(String::from),
+            longest_ns: 0,
+            waits: Vec::new(),
+        };
+        counters.of(1).iter().for_each(|counter| counter.store(5, Relaxed));
+        assert_eq!(wrong(&counters, 2, &[done(2, None), done(3, None)]), None);
+        let lost = wrong(&counters, 2, &[done(2, None), done(4, None)]);
+        assert_eq!(lost.unwrap(), "6 changes were made under locks, and 5 of them are there");
+        assert_eq!(wrong(&counters, 2, &[done(2, None), done(3, Some("it has seen it"))]).unwrap(), "it has seen it");
+        counters.of(0)[1].store(1, Relaxed);
+        let differ = wrong(&counters, 2, &[done(5, None)]).unwrap();
+        assert_eq!(differ, "key 0: counters 0 and 1 differ after all locks were released");
+    }
 
     #[test]
     fn what_is_below_the_clock_is_shown_as_that() {
