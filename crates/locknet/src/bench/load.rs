@@ -93,6 +93,9 @@ pub struct Measured {
     pub packets: [u64; 2],
     /// Grants in each slice of the time, where that was wanted.
     pub slices: Vec<u64>,
+    /// Whether it was checked, and right: writers alone in their critical sections, growing tokens, and every lock
+    /// granted and given back.
+    pub verified: bool,
 }
 
 impl Measured {
@@ -400,7 +403,7 @@ pub(super) fn drive<S: Script>(sites: Vec<Site>, scripts: Vec<S>, load: &Load) -
     });
     outcome?;
     match shared.checker.occupied() {
-        0 => Ok(measured),
+        0 => Ok(Measured { verified: true, ..measured }),
         count => Err(BenchError::Check(format!("somebody is still in {count} critical sections"))),
     }
 }

@@ -263,7 +263,21 @@ pub(super) fn bench_lock_service(arguments: &Bench_) -> Outcome {
             run.uncontended_ratio = Some(run.uncontended_us.p50 / base.uncontended_us.p50);
         }
     }
-    forms(arguments, &settings, &runs).give(arguments.output, arguments.out.as_deref())
+    forms(arguments, &settings, &runs).give(arguments.output, arguments.out.as_deref())?;
+    all_verified(runs.iter().map(|run| (run.system, run.verified)))
+}
+
+/// An error that names the first system whose rounds were not all verified.
+pub(super) fn all_verified<'a>(mut runs: impl Iterator<Item = (&'a str, bool)>) -> Outcome {
+    match runs.find(|(_, verified)| !verified) {
+        None => Ok(()),
+        Some((system, _)) => Err(Failure::Check(format!("{system}: not all of its rounds were verified"))),
+    }
+}
+
+/// Whether something was verified, in a table.
+pub(super) const fn yes(verified: bool) -> &'static str {
+    if verified { "yes" } else { "NO" }
 }
 
 /// The median rounds of a system.
@@ -283,7 +297,7 @@ fn run(system: System, rounds: Vec<[Measured; 2]>) -> Run {
         uncontended_ratio: None,
         grants: crowd.grants,
         rounds_locks_per_s,
-        verified: true,
+        verified: crowds.iter().chain(&alones).all(|round| round.verified),
     }
 }
 
@@ -336,7 +350,7 @@ fn forms(arguments: &Bench_, settings: &Settings, runs: &[Run]) -> Forms {
         ));
         let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
         text.push_str(&format!(
-            "{:<13} {:>11} {:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>10.1}   {:>9.2} {:>9.2} {:>6}  yes\n",
+            "{:<13} {:>11} {:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>10.1}   {:>9.2} {:>9.2} {:>6}  {}\n",
             run.system,
             grouped(rate),
             ratio(run.throughput_ratio),
@@ -347,7 +361,8 @@ fn forms(arguments: &Bench_, settings: &Settings, runs: &[Run]) -> Forms {
             l.max,
             alone.p50,
             alone.p99,
-            ratio(run.uncontended_ratio)
+            ratio(run.uncontended_ratio),
+            yes(run.verified)
         ));
     }
     text.push_str(&format!(

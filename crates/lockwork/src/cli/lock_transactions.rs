@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::bench::{Arguments, refused};
 use super::chart::{cumulative, grouped};
-use super::lock_service::{Latency, failure, systems};
+use super::lock_service::{Latency, all_verified, failure, systems, yes};
 use super::progress::Live;
 use super::report::{Environment, Forms, prepare_folder};
 use super::run::check_memory;
@@ -141,7 +141,7 @@ fn run(system: System, mut rounds: Vec<Measured>, types: &[&'static str]) -> Run
         packets_per_lock: measured.packets.iter().sum::<u64>() as f64 / measured.grants.max(1) as f64,
         types: types.iter().zip(&measured.transactions).map(of_type).collect(),
         rounds_txn_per_s,
-        verified: true,
+        verified: rounds.iter().all(|round| round.verified),
         buckets: measured.transactions.iter().map(|latency| latency.buckets().collect()).collect(),
     }
 }
@@ -201,7 +201,8 @@ pub(super) fn bench(arguments: &Arguments, benchmark: Benchmark) -> Outcome {
     }
     let report = Report { arguments, benchmark, records, clients: &clients, trace: bench.trace(), runs: &runs };
     report.forms().give(arguments.output, arguments.out.as_deref())?;
-    arguments.out.as_deref().map_or(Ok(()), |folder| report.save_charts(folder))
+    arguments.out.as_deref().map_or(Ok(()), |folder| report.save_charts(folder))?;
+    all_verified(runs.iter().map(|run| (run.system, run.verified)))
 }
 
 struct Report<'a> {
@@ -274,7 +275,7 @@ impl Report<'_> {
         for run in self.runs {
             let ratio = |name| run.ratios.get(name).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
             text.push_str(&format!(
-                "{:<18} {:>11} {:>10} {:>10} {:>11} {:>10.1} {:>10.1} {:>9.2}  yes\n",
+                "{:<18} {:>11} {:>10} {:>10} {:>11} {:>10.1} {:>10.1} {:>9.2}  {}\n",
                 run.system,
                 grouped(run.throughput_txn_per_s),
                 ratio("srvlock"),
@@ -282,7 +283,8 @@ impl Report<'_> {
                 grouped(run.locks_per_s),
                 run.grant_us.p50,
                 run.grant_us.p99,
-                run.packets_per_lock
+                run.packets_per_lock,
+                yes(run.verified)
             ));
         }
         text + "packets: sent and received by clients, for each lock\n"

@@ -14,7 +14,7 @@ use std::time::Duration;
 use lockwork_locknet::bench::{Bench, Hotspot, Measured, Settings, System, end_on_signals};
 
 use super::bench::{Arguments, empty_entry};
-use super::lock_service::{check_locks, failure, failure_of, systems};
+use super::lock_service::{all_verified, check_locks, failure, failure_of, systems};
 use super::progress::Live;
 use super::report::prepare_folder;
 use super::{Failure, Outcome};
@@ -230,5 +230,7 @@ pub(super) fn bench_fisslock(arguments: &Arguments) -> Outcome {
     }
     drop(live);
     drop(bench);
-    Report { arguments, base: &wanted.base, theta: wanted.theta, figures }.give()
+    let cells: Vec<_> = figures.iter().flat_map(Figure::verified).collect();
+    Report { arguments, base: &wanted.base, theta: wanted.theta, figures }.give()?;
+    all_verified(cells.into_iter())
 }

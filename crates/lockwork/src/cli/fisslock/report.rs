@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Case, IN_100_MS, PERIOD, SLICE, Which};
 use crate::cli::bench::Arguments;
 use crate::cli::chart::{bars, cumulative, grouped, lines};
-use crate::cli::lock_service::Latency;
+use crate::cli::lock_service::{Latency, yes};
 use crate::cli::report::{Environment, Output};
 use crate::cli::{Failure, Outcome, print};
 
@@ -119,7 +119,7 @@ impl Cell {
             moving: case.settings.slice.map(|_| Moving::of(per_s(measured), worst)),
             rounds_locks_per_s,
             grants: measured.grants,
-            verified: true,
+            verified: rounds.iter().all(|round| round.verified),
             buckets: measured.latency.buckets().collect(),
         }
     }
@@ -148,6 +148,11 @@ pub(super) struct Figure {
 }
 
 impl Figure {
+    /// The system of each cell, and whether all its rounds were verified.
+    pub(super) fn verified(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
+        self.cells.iter().map(|cell| (cell.system, cell.verified))
+    }
+
     pub(super) fn new(which: Which, cells: Vec<Cell>) -> Self {
         let title = match which {
             Which::Grants => "grant times and throughput (figures 13, and 14 left)",
@@ -183,7 +188,7 @@ impl Figure {
             let ratio = |name| cell.ratios.get(name).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
             let at = |percent: usize| cell.percentiles_us[percent - 1];
             text.push_str(&format!(
-                "{case:<wide$} {:<13} {:>11} {:>9} {:>9} {:>9} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.2}  yes\n",
+                "{case:<wide$} {:<13} {:>11} {:>9} {:>9} {:>9} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.2}  {}\n",
                 cell.system,
                 grouped(cell.throughput_locks_per_s),
                 ratio("srvlock"),
@@ -193,7 +198,8 @@ impl Figure {
                 at(50),
                 at(90),
                 at(99),
-                cell.packets_per_lock
+                cell.packets_per_lock,
+                yes(cell.verified)
             ));
         }
         let moving: Vec<_> = self.cells.iter().filter_map(|cell| Some((cell, cell.moving.as_ref()?))).collect();

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::chart::{self, grouped};
+use super::super::lock_service::all_verified;
 use super::super::progress::Live;
 use super::super::report::{Environment, Forms, prepare_folder};
 use super::bank::{Bank, Locking, Measured};
@@ -34,7 +35,7 @@ impl Run {
             latency_us: Percentiles::median(rounds.iter().map(|round| &round.latency)),
             store_busy: median(rounds.iter().map(|round| round.store_busy)),
             rounds_operations_per_s: rates,
-            verified: locking != Locking::None,
+            verified: rounds.iter().all(|round| round.verified),
         }
     }
 }
@@ -90,7 +91,10 @@ pub(super) fn bench_bank(arguments: &Bench) -> Outcome {
     let runs: Vec<Vec<Run>> = systems.iter().zip(&rounds).map(of_system).collect();
     let forms = forms(arguments, &settings, &version, &runs);
     forms.give(arguments.output, arguments.out.as_deref())?;
-    let Some(folder) = arguments.out.as_deref() else { return Ok(()) };
+    // The store alone has no locks that could be checked.
+    let locking = runs.iter().flatten().filter(|run| run.system != Locking::None.name());
+    let checked = all_verified(locking.map(|run| (run.system, run.verified)));
+    let Some(folder) = arguments.out.as_deref() else { return checked };
     let labels: Vec<String> = crowds.iter().map(u32::to_string).collect();
     let series = |value: fn(&Run) -> f64| -> Vec<(String, Vec<f64>)> {
         runs.iter().map(|runs| (runs[0].system.to_string(), runs.iter().map(value).collect())).collect()
@@ -106,7 +110,7 @@ pub(super) fn bench_bank(arguments: &Bench) -> Outcome {
         let chart = chart::lines("bank", unit, &labels, &series);
         std::fs::write(&path, chart).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     }
-    Ok(())
+    checked
 }
 
 /// The best of a system, whatever the number of its clients.

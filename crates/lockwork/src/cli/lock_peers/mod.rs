@@ -28,6 +28,7 @@ use serde_json::json;
 
 use super::bench::{Arguments as Bench, empty_entry, refused};
 use super::chart::grouped;
+use super::lock_service::all_verified;
 use super::progress::Live;
 use super::report::{Environment, Forms, prepare_folder};
 use super::run::check_memory;
@@ -308,7 +309,7 @@ impl Run {
             crowd_p99_ratio: None,
             rounds_alone_p50_us: alone.map(p50).collect(),
             rounds_crowd_p99_us: crowd.map(p99).collect(),
-            verified: true,
+            verified: rounds.iter().flatten().all(|measured| measured.verified),
         }
     }
 }
@@ -352,7 +353,8 @@ pub(super) fn bench_lock_peers(arguments: &Bench) -> Outcome {
             run.crowd_p99_ratio = Some(run.crowd_grant_us.p99 / ours.crowd_grant_us.p99);
         }
     }
-    forms(arguments, &settings, &servers, &runs).give(arguments.output, arguments.out.as_deref())
+    forms(arguments, &settings, &servers, &runs).give(arguments.output, arguments.out.as_deref())?;
+    all_verified(runs.iter().map(|run| (run.system, run.verified)))
 }
 
 fn forms(arguments: &Bench, settings: &Settings, servers: &Servers, runs: &[Run]) -> Forms {
