@@ -79,7 +79,10 @@ fn worker_processes_are_this_command_once_more() {
 fn recycled_batches_make_the_same_calls_as_prepared_ones() {
     let line = "bench ycsb-a --records 1000 --ops 4 --txns 3000 --batch 250 --time 0 --warmup 0 --output json";
     let [prepared, recycled] = ["prepared", "recycled"].map(|input| json(&format!("{line} --input {input}")));
-    for (a, b) in prepared["runs"].as_array().unwrap().iter().zip(recycled["runs"].as_array().unwrap()) {
+    let [prepared, recycled] = [&prepared, &recycled].map(|report| report["runs"].as_array().unwrap());
+    assert!(prepared.len() > 1 && prepared.len() == recycled.len(), "{prepared:?} {recycled:?}");
+    for (a, b) in prepared.iter().zip(recycled) {
+        assert_eq!(a["engine"], b["engine"]);
         assert!(b["verified"] == true && a["committed"] == b["committed"], "{b}");
         // Two-phase may choose another order each time.
         assert!(a["digest"] == b["digest"] || a["engine"] == "two-phase", "{a} {b}");
@@ -105,7 +108,9 @@ fn locks_are_measured_and_checked() {
     let report = json(
         "bench locks --manager queue,batch --mix b --theta 0.9 --records 5000 --txns 20000 --batch 1000 --output json",
     );
-    for run in report["runs"].as_array().unwrap() {
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| &run["manager"]).collect::<Vec<_>>(), ["queue", "batch"]);
+    for run in runs {
         assert!(run["throughput_locks_per_s"].as_f64().unwrap() > 0.0 && run["verified"] == true, "{run}");
     }
 }
