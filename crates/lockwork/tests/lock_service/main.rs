@@ -19,3 +19,25 @@ mod recovery;
 mod sections;
 mod sim;
 mod watchdog;
+
+use lockwork::locks::LockError;
+
+/// Whether a request was refused because another session holds the lock; any other refusal fails the test.
+#[track_caller]
+fn is_busy<T>(asked: Result<T, LockError>) -> bool {
+    match asked {
+        Ok(_) => false,
+        Err(LockError::Busy(_)) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Whether a request was not granted in its time; any other refusal fails the test.
+#[track_caller]
+fn is_late<T>(asked: Result<T, LockError>) -> bool {
+    match asked {
+        Ok(_) => false,
+        Err(LockError::TimedOut(_)) => true,
+        Err(other) => panic!("{other}"),
+    }
+}

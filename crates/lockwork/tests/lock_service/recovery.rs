@@ -4,6 +4,7 @@
 use super::daemon::{Daemon, LONG, finish, signal, spawn, text};
 use super::sections::under_load;
 use crate::command::run;
+use crate::{is_busy, is_late};
 use lockwork::locks::{Locks, Options};
 use lockwork_etcd::Etcd;
 use lockwork_etcd::testing::Server;
@@ -44,11 +45,11 @@ fn a_decider_that_is_killed_again_and_again_under_load_goes_on_and_nobody_loses_
     assert!(!write.is_lost() && reads.iter().all(|read| !read.is_lost()) && many.iter().all(|one| !one.is_lost()));
     // What was held all the time excludes others after all this, and is given back as ever.
     let other = &machines[2];
-    assert!(other.exclusive(1000).try_acquire().is_err() && other.exclusive(1001).try_acquire().is_err());
+    assert!(is_busy(other.exclusive(1000).try_acquire()) && is_busy(other.exclusive(1001).try_acquire()));
     assert!(other.shared(1001).try_acquire().is_ok());
     let [first, second, third] = reads;
     drop((first, second));
-    assert!(other.exclusive(1001).timeout(Duration::from_millis(300)).acquire().is_err(), "one still reads");
+    assert!(is_late(other.exclusive(1001).timeout(Duration::from_millis(300)).acquire()), "one still reads");
     let token = write.token();
     drop((write, third, many));
     for lock in (1000..1002).chain(1100..1900) {
@@ -173,13 +174,13 @@ fn a_client_that_stands_still_is_waited_for_and_goes_on() {
     assert_eq!(daemon.show(5)["state"], "recovering");
     let five = text(&run(&format!("locks show 5 --server {}", daemon.address)).stdout);
     assert!(five.starts_with("lock 5: not known yet, the service is recovering"), "{five}");
-    assert!(locks.exclusive(5).timeout(Duration::from_millis(300)).acquire().is_err());
+    assert!(is_late(locks.exclusive(5).timeout(Duration::from_millis(300)).acquire()));
     // The word of this one is back.
     assert_eq!(daemon.show(8)["holders"].as_array().map(Vec::len), Some(1));
     signal("-CONT", &holder);
     until_top(&daemon, |top| top["state"] == "serving" && top["machines_recovering"] == 0);
     daemon.until(5, 1, 0);
-    assert!(!write.is_lost() && locks.exclusive(5).try_acquire().is_err());
+    assert!(!write.is_lost() && is_busy(locks.exclusive(5).try_acquire()));
     drop(holder.stdin.take());
     assert_eq!(finish(holder).status.code(), Some(1), "the script has read nothing, and its lock was not lost");
     assert!(locks.exclusive(5).timeout(LONG).acquire().is_ok());
@@ -207,7 +208,7 @@ fn after_etcd_was_emptied_no_lockd_takes_what_is_there_for_all() {
     let guard = connect(&daemon).exclusive(5).acquire().expect("nobody has it");
     etcd.empty();
     let joined = connect(&daemon);
-    assert!(joined.exclusive(5).timeout(Duration::from_millis(100)).acquire().is_err());
+    assert!(is_late(joined.exclusive(5).timeout(Duration::from_millis(100)).acquire()));
     daemon.restart(&options);
     let next = joined.exclusive(5).timeout(LONG).acquire();
     assert!(guard.is_lost() || next.is_err());
