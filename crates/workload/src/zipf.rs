@@ -304,7 +304,7 @@ mod tests {
             let error = Zipf::new(10, theta).unwrap_err();
             assert!(matches!(error, WorkloadError::Option { option: "theta", .. }), "{error}");
         }
-        assert!(Zipf::new(0, 0.5).is_err());
+        assert!(matches!(Zipf::new(0, 0.5), Err(WorkloadError::Option { option: "records", .. })));
     }
 
     #[test]

@@ -21,9 +21,10 @@ fn seed_1_gives_these_rows_and_calls() {
 
 #[test]
 fn the_mix_is_as_the_weights_say_and_pairs_differ() {
-    assert_eq!(Kind::ALL.iter().map(|kind| kind.weight()).sum::<u64>(), 100);
+    // So many that a weight that is wrong by one is seen.
+    const CALLS: usize = 100_000;
     let mut bank = bound(SmallbankConfig { hot: 0.9, hot_accounts: 2, ..small() });
-    let batch = testing::filled(&mut bank, 10_000);
+    let batch = testing::filled(&mut bank, CALLS);
     let (mut counts, mut hot) = ([0_u64; 6], 0);
     for block in batch.blocks() {
         let number = block.procedure() as usize;
@@ -36,10 +37,19 @@ fn the_mix_is_as_the_weights_say_and_pairs_differ() {
             assert_ne!(first, places[1].get(block.bytes()));
         }
     }
-    for (count, kind) in counts.into_iter().zip(Kind::ALL) {
-        assert!(count.abs_diff(100 * kind.weight()) < 200, "{kind:?}: {count}");
+    // H-Store's mix.
+    for (kind, percent) in [
+        (Kind::Amalgamate, 15),
+        (Kind::Balance, 15),
+        (Kind::DepositChecking, 15),
+        (Kind::SendPayment, 25),
+        (Kind::TransactSavings, 15),
+        (Kind::WriteCheck, 15),
+    ] {
+        let (count, expected) = (counts[kind as usize], CALLS as u64 / 100 * percent);
+        assert!(count.abs_diff(expected) < CALLS as u64 / 200, "{kind:?}: {count} of {expected}");
     }
-    assert!((8_900..9_400).contains(&hot), "{hot}");
+    assert!((89_000..94_000).contains(&hot), "{hot}");
 }
 
 #[test]
