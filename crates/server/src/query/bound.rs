@@ -96,6 +96,11 @@ impl Bound {
         !matches!(self.open, Open::Closed | Open::Number(_))
     }
 
+    /// The same expression as one of a kind whose values are held in the same way.
+    pub(super) fn held_as(self, kind: Kind) -> Self {
+        Self { kind, own: None, ..self }
+    }
+
     /// The same number with more decimals.
     fn up(self, decimals: u8, kind: Kind) -> Self {
         if decimals == 0 {

@@ -211,9 +211,7 @@ impl Binder<'_> {
                 let (left, right) = self.beside(left.clone(), right.clone(), at)?;
                 // What `=` makes of the first argument is the result: an integer beside a numeric is one too.
                 let left = match (left.kind, right.kind) {
-                    (Kind::Integer(_), Kind::Decimal(_) | Kind::Quotient) => {
-                        Bound { kind: Kind::Decimal(0), own: None, ..left }
-                    }
+                    (Kind::Integer(_), Kind::Decimal(_) | Kind::Quotient) => left.held_as(Kind::Decimal(0)),
                     (kind, Kind::Double) if kind.is_number() => self.fit(left, Kind::Double, at)?,
                     _ => left,
                 };
