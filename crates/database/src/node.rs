@@ -155,11 +155,11 @@ impl Lockwork {
     }
 
     /// As [`Self::prepare`], of a SELECT or a CALL that only reads, and beside the log: nothing is registered, so it
-    /// works at a node that follows ([`Caller::read_then`]).
+    /// works at a node that follows ([`Caller::read_then`]). The scales are those of [`Self::prepare_for`].
     ///
     /// # Errors
     /// As there, and [`Error::Writes`].
-    pub fn prepare_read(&mut self, statement: &Statement<'_>) -> Result<Prepared, Error> {
+    pub fn prepare_read(&mut self, statement: &Statement<'_>, scales: &[u8]) -> Result<Prepared, Error> {
         if statement.kind() == Kind::Call {
             let Known { compiled, id, .. } = self.known_of(statement)?;
             let registered = durable::read(&self.procedures).all()[id as usize].clone();
@@ -172,10 +172,10 @@ impl Lockwork {
             let (kind, longer) = (Kind::Call, Vec::new());
             return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads, longer });
         }
-        let single = self.sql.catalogue.single(statement)?;
+        let single = self.sql.catalogue.single_for(statement, scales)?;
         let mut prepared = self.single_read(statement.kind(), single)?;
         // Nothing is registered, so these numbers only tell their blocks apart.
-        for (single, id) in self.longer(statement, &prepared.arguments)?.into_iter().zip(1..) {
+        for (single, id) in self.longer(statement, &prepared.arguments, scales)?.into_iter().zip(1..) {
             let longer = Prepared { id, ..self.single_read(statement.kind(), single)? };
             prepared.longer.push(longer);
         }

@@ -57,6 +57,13 @@ impl Prepared {
         self.longer.iter().find(|longer| longer.id == id).unwrap_or(self)
     }
 
+    /// How many decimals `$1` and so on need to have in expressions for these values, if one has more than the
+    /// statement was compiled for: [`crate::Lockwork::prepare_for`] compiles it for them.
+    #[must_use]
+    pub fn scales(&self, values: &[sql::Value]) -> Option<Vec<u8>> {
+        self.arguments.scales(values)
+    }
+
     /// What it answers: the columns of a SELECT, the results of a CALL. Those of a SELECT are one value a row.
     #[must_use]
     pub fn columns(&self) -> Vec<Field> {
@@ -169,15 +176,17 @@ impl Prepared {
 }
 
 impl Lockwork {
-    /// Compiles a single statement whose parameters list keys for longer lists than the first.
+    /// Compiles a single statement whose parameters list keys for longer lists than the first, and for
+    /// values with so many decimals ([`Self::prepare_for`]).
     pub(crate) fn longer(
         &self,
         statement: &Statement<'_>,
         arguments: &sql::Arguments,
+        scales: &[u8],
     ) -> Result<Vec<sql::Single>, Error> {
         let mut longer = Vec::new();
         for &elements in sql::LIST_SIZES[1..].iter().filter(|_| arguments.takes_lists()) {
-            longer.extend(self.sql.catalogue.single_of(statement, elements)?);
+            longer.extend(self.sql.catalogue.single_of(statement, elements, scales)?);
         }
         Ok(longer)
     }

@@ -166,6 +166,15 @@ impl Lockwork {
     /// # Errors
     /// [`Error::Sql`] with the place in the text, and what keeps a single statement from being registered.
     pub fn prepare(&mut self, statement: &Statement<'_>) -> Result<Prepared, Error> {
+        self.prepare_for(statement, &[])
+    }
+
+    /// As [`Self::prepare`], for values of `$1` and so on that have at most this many decimals in expressions
+    /// ([`Prepared::scales`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_for(&mut self, statement: &Statement<'_>, scales: &[u8]) -> Result<Prepared, Error> {
         self.fill_all()?;
         if statement.kind() == Kind::Call {
             let Known { compiled, id, .. } = self.known_of(statement)?;
@@ -175,9 +184,9 @@ impl Lockwork {
             let longer = Vec::new();
             return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer });
         }
-        let single = self.sql.catalogue.single(statement)?;
+        let single = self.sql.catalogue.single_for(statement, scales)?;
         let mut prepared = self.register_single(statement.kind(), single)?;
-        for single in self.longer(statement, &prepared.arguments)? {
+        for single in self.longer(statement, &prepared.arguments, scales)? {
             let longer = self.register_single(statement.kind(), single)?;
             prepared.longer.push(longer);
         }

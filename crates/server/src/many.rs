@@ -20,8 +20,8 @@ use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::shared::{Plan, Shared, closed};
 use crate::values::{
-    self, EPOCH, YEARS, array_element, array_head, element_type, encode, format_of, put_array_head, put_numeric,
-    type_of,
+    self, Decimals, EPOCH, YEARS, array_element, array_head, element_type, encode, format_of, put_array_head,
+    put_numeric, type_of,
 };
 
 /// The most calls of a CALL MANY, and the most bytes of their blocks.
@@ -71,7 +71,7 @@ pub(crate) fn decode(
     {
         return Ok(Column::Numbers(numbers));
     }
-    match values::decode(bytes, format, declared, field)? {
+    match values::decode(bytes, format, declared, field, Decimals::Rounded)? {
         Value::Array(values) => Ok(Column::Values(values)),
         other => Err(refuse("42804", format!("{other} is no array: CALL MANY takes an array for each parameter"))),
     }

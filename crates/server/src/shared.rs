@@ -3,6 +3,7 @@
 //! Definitions and the understanding of statements go through one lock; calls do not: they go to the database's own
 //! queue, where those of all connections share batches and writes of the log.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -71,7 +72,12 @@ pub(crate) struct Plan {
     definitions: u64,
     /// What came of it after later definitions, to be used instead.
     renewed: Arc<Mutex<Option<Arc<Plan>>>>,
+    /// The same statement compiled for values with more decimals, by these ([`Prepared::scales`]).
+    scaled: Arc<Mutex<BTreeMap<Vec<u8>, Arc<Plan>>>>,
 }
+
+/// Combinations of decimals that a statement is kept compiled for.
+const MAX_SCALED: usize = 64;
 
 impl Plan {
     pub(crate) fn parameters(&self) -> Vec<Field> {
@@ -176,6 +182,11 @@ impl Shared {
 
     /// Understands a statement of the text `source`. It may wait for the disk, when the statement is of a new shape.
     pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
+        self.plan_for(statement, &[])
+    }
+
+    /// As [`Self::plan`], for values with so many decimals.
+    fn plan_for(&self, statement: &Statement<'_>, scales: &[u8]) -> Result<Plan, Refusal> {
         let definitions = self.definitions.load(Ordering::Acquire);
         let prepared = match statement.kind() {
             kind if kind == Kind::Call || kind.is_single() => Some(tokio::task::block_in_place(|| {
@@ -183,21 +194,44 @@ impl Shared {
                 let database = guard.as_mut().ok_or_else(closed)?;
                 if self.follows() {
                     self.admit_kind(statement.kind())?;
-                    let prepared = database.prepare_read(statement);
+                    let prepared = database.prepare_read(statement, scales);
                     let prepared = prepared.map_err(|error| self.of_read(error, statement.source()))?;
                     return match prepared.has_request() {
                         true => Err(self.writes_elsewhere("a CALL with the id of a request")),
                         false => Ok(prepared),
                     };
                 }
-                database.prepare(statement).map_err(|error| Refusal::of(error, statement.source()))
+                database.prepare_for(statement, scales).map_err(|error| Refusal::of(error, statement.source()))
             })?),
             _ => None,
         };
         let (text, verb) = (statement.text().to_string(), Verb::of(statement.kind()));
         let called = statement.name().filter(|_| verb == Verb::Call);
         let what = called.unwrap_or(verb.name()).to_string();
-        Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed: Arc::default() })
+        let (renewed, scaled) = (Arc::default(), Arc::default());
+        Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed, scaled })
+    }
+
+    /// The plan as it would be now, compiled for these values.
+    pub(crate) fn current(&self, plan: &Plan, values: &[Value]) -> Result<Option<Arc<Plan>>, Refusal> {
+        let fresh = self.fresh(plan)?;
+        let plan = fresh.as_deref().unwrap_or(plan);
+        let Some(scales) = plan.prepared.as_ref().and_then(|prepared| prepared.scales(values)) else {
+            return Ok(fresh);
+        };
+        let scaled = || plan.scaled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = scaled().get(&scales) {
+            return Ok(Some(known.clone()));
+        }
+        let statement =
+            statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
+        let made = Arc::new(self.plan_for(&statement, &scales)?);
+        let mut scaled = scaled();
+        if scaled.len() >= MAX_SCALED {
+            scaled.clear();
+        }
+        scaled.insert(scales, made.clone());
+        Ok(Some(made))
     }
 
     /// The plan as it would be now.
@@ -213,11 +247,14 @@ impl Shared {
         let statement =
             statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
         let fresh = if plan.many { self.plan_many(&statement)? } else { self.plan(&statement)? };
-        if fresh.columns() != plan.columns() || fresh.parameters() != plan.parameters() {
-            let hint = "prepare the statement again";
-            return Err(
-                refuse("0A000", "a definition has changed what this prepared statement takes or answers").hint(hint)
-            );
+        if fresh.columns() != plan.columns() {
+            let hint = "a definition has changed its columns; prepare the statement again";
+            return Err(refuse("0A000", "cached plan must not change result type").hint(hint));
+        }
+        // Columns of a CALL MANY are numbers of the types that its parameters had; any other value has its own type.
+        if plan.many && fresh.parameters() != plan.parameters() {
+            let message = "a definition has changed the parameters of this prepared CALL MANY";
+            return Err(refuse("0A000", message).hint("prepare the statement again"));
         }
         let fresh = Arc::new(fresh);
         *renewed() = Some(fresh.clone());
@@ -253,7 +290,7 @@ impl Shared {
         reader: &Reader,
         cancel: &Cancel,
     ) -> Result<SqlAnswer, Refusal> {
-        let fresh = self.fresh(plan)?;
+        let fresh = self.current(plan, values)?;
         self.run_read(fresh.as_deref().unwrap_or(plan), values, reader, cancel).await
     }
 
@@ -268,7 +305,7 @@ impl Shared {
     }
 
     async fn run_plan(&self, plan: &Plan, values: &[Value], cancel: &Cancel) -> Result<SqlAnswer, Refusal> {
-        let fresh = self.fresh(plan)?;
+        let fresh = self.current(plan, values)?;
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");
@@ -297,7 +334,7 @@ impl Shared {
         cancel: &Cancel,
     ) -> Result<SqlAnswer, Refusal> {
         open.admit(plan)?;
-        let fresh = self.fresh(plan)?;
+        let fresh = self.current(plan, values)?;
         let plan = fresh.as_deref().unwrap_or(plan);
         let Some(prepared) = &plan.prepared else { return self.define(plan) };
         let refused = |error| Refusal::of(error, "");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use lockwork_database::Column;
 use lockwork_database::sql::{Control, Field, SqlType, Value};
+use lockwork_database::{Column, SqlAnswer};
 use pgwire::api::Type;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::results::FieldFormat;
@@ -17,7 +17,7 @@ use crate::known::Known;
 use crate::many;
 use crate::query::Query;
 use crate::shared::Plan;
-use crate::values::{decode, decode_listed, encode, format_of, size, type_of};
+use crate::values::{Decimals, decode, encode, format_of, size, type_of};
 use crate::verb::Verb;
 
 /// A statement of a session.
@@ -118,8 +118,9 @@ impl Stored {
                     Self::Plan(plan) => plan.parameters(),
                     _ => Vec::new(),
                 };
+                let decimals = if is_call { Decimals::Rounded } else { Decimals::Kept };
                 // As the client was told.
-                let told = self.parameters();
+                let told = portal.statement.statement.parameters();
                 let fields: Vec<Field> = match self {
                     // What a value is compared with, or goes into, says whether it fits.
                     Self::Plan(_) if !is_call => fields.into_iter().map(widest).collect(),
@@ -127,12 +128,36 @@ impl Stored {
                 };
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| match bytes {
                     None if !is_call => Ok(Value::Null),
-                    bytes if !is_call => decode_listed(bytes, format, declared(at).or(told.get(at)), field),
-                    bytes => decode(bytes, format, declared(at).or(told.get(at)), field),
+                    bytes => decode(bytes, format, declared(at).or(told.get(at)), field, decimals),
                 };
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Plan)
             }
         }
+    }
+}
+
+impl Plan {
+    /// What clients get for an answer.
+    pub(crate) fn answered(&self, answer: &SqlAnswer, format: &Format) -> Answered {
+        let types: Vec<Type> = self.columns().iter().map(|field| type_of(field).0).collect();
+        let (rows, count) = match answer {
+            SqlAnswer::Written(count) => (Vec::new(), *count),
+            SqlAnswer::Rows(_, rows) => {
+                let count = rows.len() as i64;
+                (rows.iter().map(|row| data_row(row.iter().zip(&types), format)).collect(), count)
+            }
+            SqlAnswer::Called(results) if results.is_empty() => (Vec::new(), 0),
+            SqlAnswer::Called(results) => {
+                (vec![data_row(results.iter().map(|(_, value)| value).zip(&types), format)], 1)
+            }
+            SqlAnswer::Text(text) => {
+                let line = |line: &str| Value::Text(line.into());
+                let rows = text.lines().map(|text| data_row([(&line(text), &Type::TEXT)].into_iter(), format));
+                (rows.collect(), 0)
+            }
+            _ => (Vec::new(), 0),
+        };
+        Answered { rows, tag: self.verb.tag(count) }
     }
 }
 

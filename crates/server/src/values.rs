@@ -64,29 +64,23 @@ pub(crate) fn format_of(format: &Format, at: usize) -> FieldFormat {
     }
 }
 
-/// Returns a parameter of a CALL as a client sent it: `declared` is the type that the client gave, if it gave one.
+/// What becomes of a number that a client sends, and of NULL among the elements of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decimals {
+    /// The number is rounded to the scale of the parameter of a CALL, which it is assigned to. NULL is refused.
+    Rounded,
+    /// The number keeps them all: what the statement does with it decides. An array lists values that rows are compared
+    /// with, so NULL may be among them.
+    Kept,
+}
+
+/// Returns a parameter as a client sent it: `declared` is the type that the client gave, if it gave one.
 pub(crate) fn decode(
     bytes: Option<&[u8]>,
     format: FieldFormat,
     declared: Option<&Type>,
     field: &Field,
-) -> Result<Value, Refusal> {
-    let value = decode_listed(bytes, format, declared, field)?;
-    match &value {
-        Value::Array(values) if values.contains(&Value::Null) => {
-            Err(refuse("22004", format!("an element of parameter {} is NULL, and there are no NULLs", field.name)))
-        }
-        _ => Ok(value),
-    }
-}
-
-/// As [`decode`], of a parameter of another statement: an array lists values that rows are compared with, so NULL may
-/// be among them.
-pub(crate) fn decode_listed(
-    bytes: Option<&[u8]>,
-    format: FieldFormat,
-    declared: Option<&Type>,
-    field: &Field,
+    decimals: Decimals,
 ) -> Result<Value, Refusal> {
     let named =
         |refusal: Refusal| Refusal { message: format!("parameter {}: {}", field.name, refusal.message), ..refusal };
@@ -96,29 +90,69 @@ pub(crate) fn decode_listed(
     let Some(sql) = field.sql_type else {
         return Err(refuse("0A000", format!("parameter {}: rows are no values of this protocol", field.name)));
     };
-    match format {
+    let expected = type_of(field).0;
+    let declared = declared.unwrap_or(&expected);
+    let value = match format {
         FieldFormat::Text => {
             let text = std::str::from_utf8(bytes).map_err(|_| named(refuse("22021", "this is no UTF-8")))?;
-            parse(text, sql, field.count).map_err(named)
+            let of = if field.count.is_some() { element_type(declared) } else { declared.clone() };
+            each(text, field.count, |text| from_text(text, &of, sql, decimals))
         }
-        FieldFormat::Binary => {
-            let expected = type_of(field).0;
-            binary(bytes, declared.unwrap_or(&expected), sql, field.count).map_err(named)
+        FieldFormat::Binary => binary(bytes, declared, sql, field.count, decimals),
+    };
+    match value.map_err(named)? {
+        Value::Array(values) if decimals == Decimals::Rounded && values.contains(&Value::Null) => {
+            Err(refuse("22004", format!("an element of parameter {} is NULL, and there are no NULLs", field.name)))
         }
+        value => Ok(value),
     }
 }
 
-/// A value from its text; an array as `{1,2,3}`.
+fn short(bytes: &[u8], declared: &Type) -> Refusal {
+    refuse("22P03", format!("{} bytes are no binary {declared}", bytes.len()))
+}
+
+/// The text of a binary number that may have decimals; nothing for another type.
+fn number_text(bytes: &[u8], declared: &Type) -> Result<Option<String>, Refusal> {
+    let short = || short(bytes, declared);
+    Ok(match *declared {
+        Type::NUMERIC => Some(numeric(bytes)?),
+        // The shortest text that is this number, and not the number itself.
+        Type::FLOAT4 => Some(f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
+        Type::FLOAT8 => Some(f64::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
+        _ => None,
+    })
+}
+
+/// A value from its text; an array as `{1,2,3}`. A number is rounded.
 pub(crate) fn parse(text: &str, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
-    if text.contains('\0') {
-        return Err(refuse("22021", "a text has no zero bytes"));
-    }
-    let one = |text: &str| Value::parse(text, sql).map_err(|error| refuse(error.sqlstate, error.message));
+    each(text, count, |text| from_text(text, &Type::UNKNOWN, sql, Decimals::Rounded))
+}
+
+/// A value, or the elements of an array, from a text, where `one` makes a value of a text.
+fn each(text: &str, count: Option<u32>, one: impl Fn(&str) -> Result<Value, Refusal>) -> Result<Value, Refusal> {
     let Some(count) = count else { return one(text) };
     let elements = array_elements(text).ok_or_else(|| refuse("22P02", "this is no array: write {1,2,3}"))?;
     fits(elements.len(), count)?;
-    let element = |element: &Option<String>| element.as_deref().map_or(Ok(Value::Null), one);
+    let element = |element: &Option<String>| element.as_deref().map_or(Ok(Value::Null), &one);
     elements.iter().map(element).collect::<Result<_, _>>().map(Value::Array)
+}
+
+/// A value that is no array from its text; `declared` is the type that the client gave.
+fn from_text(text: &str, declared: &Type, sql: SqlType, decimals: Decimals) -> Result<Value, Refusal> {
+    if text.contains('\0') {
+        return Err(refuse("22021", "a text has no zero bytes"));
+    }
+    let is_fraction = match sql {
+        SqlType::Decimal(..) => true,
+        SqlType::Integer(_) => matches!(*declared, Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8),
+        _ => false,
+    };
+    let value = match is_fraction && decimals == Decimals::Kept {
+        true => Value::numeric(text),
+        false => Value::parse(text, sql),
+    };
+    value.map_err(|error| refuse(error.sqlstate, error.message))
 }
 
 fn fits(given: usize, count: u32) -> Result<(), Refusal> {
@@ -128,8 +162,14 @@ fn fits(given: usize, count: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Result<Value, Refusal> {
-    let Some(count) = count else { return element(bytes, declared, sql) };
+fn binary(
+    bytes: &[u8],
+    declared: &Type,
+    sql: SqlType,
+    count: Option<u32>,
+    decimals: Decimals,
+) -> Result<Value, Refusal> {
+    let Some(count) = count else { return element(bytes, declared, sql, decimals) };
     let Some((of, length)) = array_head(bytes)? else { return Ok(Value::Array(Vec::new())) };
     fits(length, count)?;
     let mut rest = bytes.get(20..).unwrap_or_default();
@@ -140,7 +180,7 @@ fn binary(bytes: &[u8], declared: &Type, sql: SqlType, count: Option<u32>) -> Re
             values.push(Value::Null);
             continue;
         }
-        values.push(element(array_element(&mut rest).ok_or_else(no_array)?, &of, sql)?);
+        values.push(element(array_element(&mut rest).ok_or_else(no_array)?, &of, sql, decimals)?);
     }
     if rest.is_empty() { Ok(Value::Array(values)) } else { Err(no_array()) }
 }
@@ -182,9 +222,9 @@ pub(crate) fn put_array_head(of: &Type, length: usize, row: &mut BytesMut) {
     }
 }
 
-fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal> {
-    let short = || refuse("22P03", format!("{} bytes are no binary {declared}", bytes.len()));
-    let parsed = |text: &str| parse(text, sql, None);
+fn element(bytes: &[u8], declared: &Type, sql: SqlType, decimals: Decimals) -> Result<Value, Refusal> {
+    let short = || short(bytes, declared);
+    let parsed = |text: &str| from_text(text, declared, sql, decimals);
     let value = match *declared {
         Type::INT2 => Value::Integer(i16::from_be_bytes(bytes.try_into().map_err(|_| short())?).into()),
         Type::INT4 => Value::Integer(i32::from_be_bytes(bytes.try_into().map_err(|_| short())?).into()),
@@ -202,10 +242,9 @@ fn element(bytes: &[u8], declared: &Type, sql: SqlType) -> Result<Value, Refusal
             let outside = || refuse("22008", "a date is of the years 1 to 9999");
             Value::Timestamp(Some(days * DAY + EPOCH).filter(|at| YEARS.contains(at)).ok_or_else(outside)?)
         }
-        Type::NUMERIC => return parsed(&numeric(bytes)?),
-        // The shortest text that is this number, and not the number itself.
-        Type::FLOAT4 => return parsed(&f32::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
-        Type::FLOAT8 => return parsed(&f64::from_be_bytes(bytes.try_into().map_err(|_| short())?).to_string()),
+        Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8 => {
+            return parsed(&number_text(bytes, declared)?.unwrap_or_default());
+        }
         Type::BYTEA => Value::Bytes(bytes.to_vec()),
         Type::UUID => return parsed(&uuid(u128::from_be_bytes(bytes.try_into().map_err(|_| short())?))),
         Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN => {
@@ -320,6 +359,8 @@ pub(crate) fn element_type(ty: &Type) -> Type {
         Type::INT4_ARRAY => Type::INT4,
         Type::INT8_ARRAY => Type::INT8,
         Type::NUMERIC_ARRAY => Type::NUMERIC,
+        Type::FLOAT4_ARRAY => Type::FLOAT4,
+        Type::FLOAT8_ARRAY => Type::FLOAT8,
         Type::TIMESTAMP_ARRAY => Type::TIMESTAMP,
         Type::VARCHAR_ARRAY => Type::VARCHAR,
         _ => Type::BYTEA,
@@ -363,15 +404,18 @@ mod tests {
             head.iter().chain(groups).flat_map(|part| part.to_be_bytes()).collect::<Vec<_>>()
         };
         for sql in [SqlType::Text(9), SqlType::Timestamp] {
-            assert_eq!(element(b"a\0b", &Type::TEXT, sql).unwrap_err().sqlstate, "22021");
+            assert_eq!(element(b"a\0b", &Type::TEXT, sql, Decimals::Rounded).unwrap_err().sqlstate, "22021");
         }
-        let date = |days: i32| element(&days.to_be_bytes(), &Type::DATE, SqlType::Timestamp);
+        let date = |days: i32| element(&days.to_be_bytes(), &Type::DATE, SqlType::Timestamp, Decimals::Rounded);
         assert_eq!(date(-10_957), Ok(Value::Timestamp(0)));
         assert_eq!(date(i32::MAX).unwrap_err().sqlstate, "22008");
         let decimal = SqlType::Decimal(18, 2);
-        assert_eq!(element(&numeric(2, &[7, 5000]), &Type::NUMERIC, decimal), Ok(Value::Decimal(7_50, 2)));
+        assert_eq!(
+            element(&numeric(2, &[7, 5000]), &Type::NUMERIC, decimal, Decimals::Rounded),
+            Ok(Value::Decimal(7_50, 2))
+        );
         for bytes in [numeric(1, &[10_000]), numeric(1, &[65_535]), numeric(2, &[7]), numeric(1, &[7, 7]), Vec::new()] {
-            let refused = element(&bytes, &Type::NUMERIC, decimal).unwrap_err();
+            let refused = element(&bytes, &Type::NUMERIC, decimal, Decimals::Rounded).unwrap_err();
             assert_eq!(refused.sqlstate, "22P03", "{refused}");
         }
         let special = |sign: u16| [0, 0, sign, 0].iter().flat_map(|part| part.to_be_bytes()).collect();
@@ -390,16 +434,22 @@ mod tests {
         ];
         for bytes in outside {
             for sql in [decimal, SqlType::Integer(SqlType::Timestamp.storage())] {
-                let refused = element(&bytes, &Type::NUMERIC, sql).unwrap_err();
+                let refused = element(&bytes, &Type::NUMERIC, sql, Decimals::Rounded).unwrap_err();
                 assert_eq!(refused.sqlstate, "22003", "{refused}");
             }
         }
-        assert_eq!(element(&special(0x8000), &Type::NUMERIC, decimal).unwrap_err().sqlstate, "22P03");
-        let bigint = |bytes: Vec<u8>| element(&bytes, &Type::NUMERIC, SqlType::Integer(SqlType::Timestamp.storage()));
+        assert_eq!(
+            element(&special(0x8000), &Type::NUMERIC, decimal, Decimals::Rounded).unwrap_err().sqlstate,
+            "22P03"
+        );
+        let bigint = |bytes: Vec<u8>| {
+            element(&bytes, &Type::NUMERIC, SqlType::Integer(SqlType::Timestamp.storage()), Decimals::Rounded)
+        };
         assert_eq!(bigint(of_weight(1)), Ok(Value::Integer(99_990_000)));
         assert_eq!(bigint(numeric(2, &[7, 5000])).unwrap_err().sqlstate, "22P02");
         for micros in [i64::MIN, i64::MAX, i64::MAX - EPOCH, YEARS.end - EPOCH, YEARS.start - EPOCH - 1] {
-            let refused = element(&micros.to_be_bytes(), &Type::TIMESTAMP, SqlType::Timestamp).unwrap_err();
+            let refused =
+                element(&micros.to_be_bytes(), &Type::TIMESTAMP, SqlType::Timestamp, Decimals::Rounded).unwrap_err();
             assert_eq!(refused.sqlstate, "22008", "{refused}");
         }
     }
@@ -433,8 +483,8 @@ mod tests {
                 encode(&value, &ty, format, &mut row);
                 let length = i32::from_be_bytes(row[..4].try_into().unwrap());
                 assert_eq!(length as usize, row.len() - 4);
-                let back =
-                    decode(Some(&row[4..]), format, None, &field).unwrap_or_else(|error| panic!("{value}: {error}"));
+                let back = decode(Some(&row[4..]), format, None, &field, Decimals::Rounded)
+                    .unwrap_or_else(|error| panic!("{value}: {error}"));
                 assert_eq!(back, value, "{format:?}");
             }
         }
@@ -445,7 +495,7 @@ mod tests {
         let integer = field(SqlType::Integer(lockwork_database::sql::SqlType::Timestamp.storage()), None);
         let array = field(SqlType::Boolean, Some(2));
         let refused = |bytes: Option<&[u8]>, format, declared: Option<&Type>, field: &Field| {
-            decode(bytes, format, declared, field).unwrap_err().to_string()
+            decode(bytes, format, declared, field, Decimals::Rounded).unwrap_err().to_string()
         };
         for (bytes, format, declared, field, expected) in [
             (None, FieldFormat::Text, None, &integer, "NULL"),
@@ -474,7 +524,9 @@ mod tests {
             let bytes: Vec<u8> = (0..next() % 40).map(|_| if next() % 2 == 0 { 0 } else { next() % 4 }).collect();
             for declared in [Type::NUMERIC, Type::INT8, Type::BOOL_ARRAY, Type::TEXT, Type::FLOAT8] {
                 for field in [&integer, &array] {
-                    drop(decode(Some(&bytes), FieldFormat::Binary, Some(&declared), field));
+                    for decimals in [Decimals::Rounded, Decimals::Kept] {
+                        drop(decode(Some(&bytes), FieldFormat::Binary, Some(&declared), field, decimals));
+                    }
                 }
             }
         }

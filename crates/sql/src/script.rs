@@ -290,22 +290,36 @@ impl Catalogue {
     /// # Errors
     /// What is wrong with the statement, with its place.
     pub fn single(&self, statement: &Statement<'_>) -> Result<Single, SqlError> {
-        self.single_of_lists(statement, LIST_SIZES[0])
+        self.single_for(statement, &[])
     }
 
-    /// As [`Self::single`], with room for `elements` in a parameter that lists keys (`id = ANY($1)`); `None` if the
+    /// As [`Self::single`], for values of `$1` and so on that have at most this many decimals in expressions
+    /// ([`Arguments::scales`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn single_for(&self, statement: &Statement<'_>, scales: &[u8]) -> Result<Single, SqlError> {
+        self.single_of_lists(statement, LIST_SIZES[0], scales)
+    }
+
+    /// As [`Self::single_for`], with room for `elements` in a parameter that lists keys (`id = ANY($1)`); `None` if the
     /// machine has none for so many.
     ///
     /// # Errors
     /// As there.
-    pub fn single_of(&self, statement: &Statement<'_>, elements: u32) -> Result<Option<Single>, SqlError> {
-        match self.single_of_lists(statement, elements) {
+    pub fn single_of(
+        &self,
+        statement: &Statement<'_>,
+        elements: u32,
+        scales: &[u8],
+    ) -> Result<Option<Single>, SqlError> {
+        match self.single_of_lists(statement, elements, scales) {
             Err(error) if error.sqlstate == state::TOO_COMPLEX => Ok(None),
             compiled => compiled.map(Some),
         }
     }
 
-    fn single_of_lists(&self, statement: &Statement<'_>, elements: u32) -> Result<Single, SqlError> {
+    fn single_of_lists(&self, statement: &Statement<'_>, elements: u32, scales: &[u8]) -> Result<Single, SqlError> {
         let Top::Single(stmt) = &statement.top else {
             let error = match &statement.top {
                 Top::Transaction(_) => {
@@ -318,7 +332,8 @@ impl Catalogue {
             return Err(error.in_source(statement.source));
         };
         let compile = |shares| {
-            let (routine, lifted, columns, inserted) = Binder::new(self, "statement").single(stmt, shares, elements)?;
+            let bound = Binder::new(self, "statement").single(stmt, shares, elements, scales);
+            let (routine, lifted, columns, inserted) = bound?;
             let compiled = compile::routine_of(self, &routine, stmt.place)?;
             Ok((compiled, lifted, columns, inserted))
         };

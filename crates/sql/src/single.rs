@@ -25,10 +25,16 @@ pub(crate) enum Purpose {
     Any,
     /// It goes into the column of a table.
     Column(String, String),
+    /// It takes part in an expression or a comparison, with all of its digits; the expression may go into a column.
+    Operand(Option<(String, String)>),
     /// Rows are sought whose column compares with it like this.
     Sought(Comparison),
     /// A row has to satisfy a condition with it, which does not hold for NULL: [`Lifted::IsKnown`] says whether it is.
-    Condition,
+    /// There a number takes part as an operand, or is rounded because CAST assigns it to a type.
+    Condition {
+        /// Whether it takes part as [`Self::Operand`] does.
+        is_operand: bool,
+    },
 }
 
 /// The table that a single INSERT writes.
@@ -128,7 +134,7 @@ pub(crate) fn is_clock(function: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     list: Vec<Argument>,
-    /// What each is for, and its type; none of a CALL.
+    /// What each is for, and its type.
     purposes: Vec<(Purpose, Option<SqlType>)>,
     /// The id of the request, of a CALL that has one.
     request: Option<Argument>,
@@ -223,22 +229,54 @@ impl Arguments {
                         return Ok(None);
                     }
                 }
-                (Purpose::Condition, Some(sql)) if *value == Value::Null => *value = Value::zero(*sql),
-                (Purpose::Condition, Some(sql)) => value.misfit(*sql).map_err(named)?,
+                (Purpose::Condition { .. }, Some(sql)) if *value == Value::Null => *value = Value::zero(*sql),
+                (Purpose::Condition { is_operand: true }, Some(sql)) => value.operand(*sql).map_err(named)?,
+                (Purpose::Condition { is_operand: false }, Some(sql)) => {
+                    *value = value.assigned(*sql).map_err(named)?
+                }
                 (Purpose::Sought(op), Some(sql)) => match value.sought(*op, *sql) {
                     Some(sought) => *value = sought,
                     None => return Ok(None),
                 },
-                (Purpose::Column(table, column), _) if *value == Value::Null => {
+                (Purpose::Column(table, column) | Purpose::Operand(Some((table, column))), _)
+                    if *value == Value::Null =>
+                {
                     return Err(SqlError::null(table, column, Place::START));
                 }
                 (Purpose::Column(table, column), Some(sql)) => {
-                    value.misfit(*sql).map_err(|error| named(error.of_column(table, column)))?;
+                    *value = value.assigned(*sql).map_err(|error| named(error.of_column(table, column)))?;
+                }
+                (Purpose::Operand(column), Some(sql)) => value.operand(*sql).map_err(|error| match column {
+                    Some((table, column)) => named(error.of_column(table, column)),
+                    None => named(error),
+                })?,
+                (Purpose::Any, Some(sql)) if matches!(argument, Argument::Placeholder(..)) => {
+                    *value = value.assigned(*sql).map_err(named)?;
                 }
                 _ => {}
             }
         }
         Ok(Some(values))
+    }
+
+    /// How many decimals `$1` and so on need to have in expressions for these values, if one has more than the
+    /// statement was compiled for.
+    #[must_use]
+    pub fn scales(&self, given: &[Value]) -> Option<Vec<u8>> {
+        let mut scales = None;
+        for (argument, (purpose, sql)) in self.list.iter().zip(&self.purposes) {
+            let Argument::Placeholder(number, _) = argument else { continue };
+            if !matches!(purpose, Purpose::Operand(_) | Purpose::Condition { is_operand: true }) {
+                continue;
+            }
+            let needed = given.get(*number).map_or(0, Value::decimals);
+            let has = if let Some(SqlType::Decimal(_, scale)) = sql { *scale } else { 0 };
+            if needed > has && matches!(sql, Some(SqlType::Integer(_) | SqlType::Decimal(..))) {
+                let all = |given: &[Value]| given.iter().map(Value::decimals).collect();
+                scales.get_or_insert_with(|| all(given));
+            }
+        }
+        scales
     }
 
     /// Whether it is a CALL with the id of a request.
@@ -377,7 +415,8 @@ pub(crate) fn arguments(
         }
     };
     let list = written.iter().zip(&compiled.parameters).map(argument).collect::<Result<_>>()?;
-    Arguments::new(list, request.map(id).transpose()?, name.place)
+    let purposes = compiled.parameters.iter().map(|field| (Purpose::Any, field.sql_type)).collect();
+    Ok(Arguments { purposes, ..Arguments::new(list, request.map(id).transpose()?, name.place)? })
 }
 
 /// A statement with what makes it one that answers: `rows` counts.

@@ -30,6 +30,12 @@ pub(crate) const fn power_of_ten(n: u8) -> i64 {
     10_i64.pow(n as u32)
 }
 
+/// Division by a positive number, rounded half away from zero.
+pub(crate) fn round(value: i64, divisor: i64) -> i64 {
+    let (quotient, rest) = (value / divisor, value % divisor);
+    if rest.unsigned_abs() * 2 >= divisor.unsigned_abs() { quotient + value.signum() } else { quotient }
+}
+
 impl SqlType {
     /// SMALLINT.
     pub const SMALLINT: Self = Self::Integer(ColumnType::I16);

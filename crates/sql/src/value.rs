@@ -10,7 +10,7 @@ use crate::compile::{Compiled, Field};
 use crate::error::{SqlError, state};
 use crate::single::STATEMENT;
 use crate::syntax::{Comparison, Place};
-use crate::types::{SqlType, described, power_of_ten, timestamp_text};
+use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten, round, timestamp_text};
 
 /// A value of SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// The elements of an array.
     Array(Vec<Value>),
+    /// A number with more digits than the variants above hold, as its text. It is rounded where it is assigned, and
+    /// compares exactly where rows are sought by it.
+    Numeric(String),
     /// None, which finds no rows and goes nowhere else.
     Null,
 }
@@ -119,7 +122,9 @@ impl Value {
             Self::Bytes(bytes) => bytes.len(),
             _ => 0,
         };
-        let is_number = |value: &Self| matches!(value, Self::Integer(_) | Self::Decimal(..) | Self::Timestamp(_));
+        let is_number = |value: &Self| {
+            matches!(value, Self::Integer(_) | Self::Decimal(..) | Self::Timestamp(_) | Self::Numeric(_))
+        };
         let (sqlstate, message) = match sql {
             SqlType::Text(n) | SqlType::Bytes(n) if length > n as usize => {
                 (state::TOO_LONG, format!("{length} bytes do not fit {}", described(sql)))
@@ -130,6 +135,67 @@ impl Value {
             _ => return Ok(()),
         };
         Err(SqlError::new(sqlstate, Place::START, message))
+    }
+
+    /// The value as one of a type that it is assigned to: a number is rounded half away from zero to its scale.
+    ///
+    /// # Errors
+    /// It does not fit (SQLSTATE 22003, 22001).
+    pub(crate) fn assigned(&self, sql: SqlType) -> Result<Self, SqlError> {
+        let scale = match sql {
+            SqlType::Decimal(_, scale) => scale,
+            _ => 0,
+        };
+        let is_of_numbers = matches!(sql, SqlType::Integer(_) | SqlType::Decimal(..));
+        let number = match self {
+            Self::Decimal(value, from) if is_of_numbers && *from > scale => {
+                Some(i128::from(round(*value, power_of_ten((from - scale).min(18)))))
+            }
+            Self::Numeric(text) if is_of_numbers => crate::text::Digits::of(text).map(|digits| digits.rounded(scale)),
+            Self::Array(values) => {
+                let values = values.iter().map(|value| value.assigned(sql)).collect::<Result<_, _>>()?;
+                return Ok(Self::Array(values));
+            }
+            _ => None,
+        };
+        let Some(number) = number else { return self.misfit(sql).map(|()| self.clone()) };
+        let is_inside = |value: &i64| sql.range().is_some_and(|(first, last)| (first..=last).contains(value));
+        match i64::try_from(number).ok().filter(is_inside) {
+            Some(number) => Ok(Self::of_number(number, sql)),
+            None => {
+                let message = format!("{self:.40} is out of the range of {sql}");
+                Err(SqlError::new(state::OUT_OF_RANGE, Place::START, message))
+            }
+        }
+    }
+
+    /// Whether it takes part in expressions as a value of a type, which keeps all of its digits.
+    ///
+    /// # Errors
+    /// It does not (SQLSTATE 22003, 22001).
+    pub(crate) fn operand(&self, sql: SqlType) -> Result<(), SqlError> {
+        let has = if let SqlType::Decimal(_, scale) = sql { scale } else { 0 };
+        let outside = |message| SqlError::new(state::OUT_OF_RANGE, Place::START, message);
+        match (self, sql) {
+            (Self::Numeric(text), SqlType::Integer(_) | SqlType::Decimal(..)) => {
+                let message =
+                    format!("{text:.40} has more than {MAX_PRECISION} digits, and an expression computes with these");
+                Err(outside(message).hint("round it, or write CAST($n AS DECIMAL(p, s))"))
+            }
+            (Self::Decimal(_, from), SqlType::Integer(_) | SqlType::Decimal(..)) if *from > has => {
+                let message = format!("{self} has {from} decimals, and the statement is compiled for {has}");
+                Err(outside(message).hint("prepare the statement for values with more decimals"))
+            }
+            _ => self.misfit(sql),
+        }
+    }
+
+    /// How many decimals it has.
+    pub(crate) fn decimals(&self) -> u8 {
+        match self {
+            Self::Decimal(_, scale) => *scale,
+            _ => 0,
+        }
     }
 
     /// The value of a column's type that finds the rows which compare with this one like `op`, where `<` and `>` find
@@ -150,6 +216,19 @@ impl Value {
             (Self::Decimal(number, from), SqlType::Decimal(_, to)) if from <= &to => {
                 i128::from(*number) * i128::from(power_of_ten((to - from).min(18)))
             }
+            (Self::Decimal(..) | Self::Numeric(_), SqlType::Integer(_) | SqlType::Decimal(..)) => {
+                let scale = if let SqlType::Decimal(_, scale) = sql { scale } else { 0 };
+                let (floor, is_exact) = self.floor(scale)?;
+                match op {
+                    _ if is_exact => floor,
+                    // The bound that is not included is the one on the other side of the value.
+                    Comparison::Lt => floor + 1,
+                    Comparison::Gt => floor,
+                    Comparison::Le => floor,
+                    Comparison::Ge => floor + 1,
+                    _ => return None,
+                }
+            }
             // It is refused when it is written.
             _ => return Some(self.clone()),
         };
@@ -165,6 +244,19 @@ impl Value {
             _ => number,
         };
         (first..=last).contains(&found).then(|| Self::of_number(found as i64, sql))
+    }
+
+    /// The greatest number with so many decimals that is not above this one, times 10^scale, and whether it is this
+    /// one.
+    fn floor(&self, scale: u8) -> Option<(i128, bool)> {
+        match self {
+            Self::Decimal(number, from) if *from > scale => {
+                let power = power_of_ten((from - scale).min(18));
+                Some((i128::from(number.div_euclid(power)), number.rem_euclid(power) == 0))
+            }
+            Self::Numeric(text) => crate::text::Digits::of(text).map(|digits| digits.floor(scale)),
+            _ => self.stored(SqlType::Decimal(MAX_PRECISION, scale)).map(|number| (number.into(), true)),
+        }
     }
 
     /// Writes it into the bytes of an element of a type; none if it does not fit, or there are fewer bytes.
@@ -226,7 +318,7 @@ impl fmt::Display for Value {
                 write!(f, "{sign}{whole}.{part:0width$}", width = usize::from(*scale))
             }
             Self::Null => f.write_str("NULL"),
-            Self::Text(text) => f.write_str(text),
+            Self::Text(text) | Self::Numeric(text) => f.pad(text),
             Self::Bytes(bytes) => {
                 f.write_str("\\x")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

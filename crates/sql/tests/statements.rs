@@ -114,15 +114,15 @@ fn parameters_of_single_statements_have_the_types_of_what_they_stand_beside() {
             "INSERT INTO accounts VALUES ($1, $2, $3, $4, $5)",
             "$1 BIGINT, $2 CHAR(10), $3 DECIMAL(12, 2), $4 BOOLEAN, $5 TIMESTAMP",
         ),
-        ("UPDATE accounts SET balance = balance + $2 WHERE id = $1", "$1 BIGINT, $2 DECIMAL(12, 2)"),
+        ("UPDATE accounts SET balance = balance + $2 WHERE id = $1", "$1 BIGINT, $2 DECIMAL(18, 2)"),
         (
             "UPDATE accounts SET balance = $2 * balance, active = $3 = owner WHERE $1 = id",
-            "$1 BIGINT, $2 DECIMAL(12, 2), $3 CHAR(10)",
+            "$1 BIGINT, $2 DECIMAL(18, 2), $3 CHAR(10)",
         ),
         ("UPDATE accounts SET balance = CAST($1 AS INTEGER) WHERE id = 1", "$1 INTEGER"),
         (
             "UPDATE accounts SET active = balance BETWEEN $1 AND $2 OR owner IN ($3, 'x') WHERE id = 1",
-            "$1 DECIMAL(12, 2), $2 DECIMAL(12, 2), $3 CHAR(10)",
+            "$1 DECIMAL(18, 2), $2 DECIMAL(18, 2), $3 CHAR(10)",
         ),
         ("UPDATE accounts SET owner = $1::VARCHAR WHERE id = $2", "$1 CHAR(10), $2 BIGINT"),
         ("UPDATE accounts SET active = CAST($1 AS TEXT) = owner WHERE id = 1", "$1 CHAR(10)"),

@@ -174,9 +174,15 @@ impl Binder<'_> {
                     (None, Kind::Integer(_) | Kind::Text) if own.is_none() && self.is_fraction(number) => {
                         Kind::Double.parameter()
                     }
+                    (None, Kind::Integer(_)) if self.is_fraction(number) => SqlType::Decimal(18, 0),
                     // A wider integer may have no equal in the column, and is none of its type.
                     (Some(wide @ Kind::Integer(width)), Kind::Integer(most)) if width > most => wide.parameter(),
                     _ => own.filter(|own| !own.is_string()).unwrap_or(like.parameter()),
+                };
+                let sql = match (sql, self.asker.scales.get(number - 1)) {
+                    (SqlType::Decimal(_, has), scale) => SqlType::Decimal(18, has.max(scale.copied().unwrap_or(0))),
+                    (SqlType::Integer(_), Some(&scale @ 1..)) => SqlType::Decimal(18, scale),
+                    (sql, _) => sql,
                 };
                 let sql = self.learn(number, sql);
                 Ok(Bound::new(bound.sql, self.kind_of(number, sql)))

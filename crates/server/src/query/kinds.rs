@@ -178,8 +178,14 @@ pub(super) fn given(value: &Value, field: &Field) -> Result<Given, Refusal> {
     };
     let sql = field.sql_type.ok_or_else(wrong)?;
     if let Value::Array(elements) = value {
+        let is_number = matches!(sql, SqlType::Integer(_) | SqlType::Decimal(..));
+        // Nothing is equal to a number with more digits than the type has.
+        let has_equals = |element: &&Value| match element {
+            Value::Integer(_) | Value::Decimal(..) | Value::Numeric(_) => !is_number || element.stored(sql).is_some(),
+            _ => true,
+        };
         let element = |element| given(element, field).map(|element| in_json(&element));
-        let elements = elements.iter().map(element).collect::<Result<Vec<_>, _>>()?;
+        let elements = elements.iter().filter(has_equals).map(element).collect::<Result<Vec<_>, _>>()?;
         return Ok(Given::Text(format!("[{}]", elements.join(","))));
     }
     let number = match (value, sql) {

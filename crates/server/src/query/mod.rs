@@ -29,7 +29,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -85,6 +85,11 @@ pub(crate) struct Query {
     tables: Vec<Asked>,
     /// Whether there is nothing in FROM, so that it tells nothing and takes no time.
     pub(crate) is_computed: bool,
+    /// What it was understood from, to understand it for values with more decimals.
+    text: String,
+    declared: Vec<Option<Type>>,
+    /// The same query for values with more decimals, by these: the last one.
+    scaled: Mutex<Option<(Vec<u8>, Arc<Query>)>>,
 }
 
 /// A table of a query, as it was when the query was understood.
@@ -99,6 +104,38 @@ impl Query {
     /// Names, types and modifiers of the columns.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (String, Type, i32)> + '_ {
         self.columns.iter().map(|(name, _, ty, modifier)| (name.clone(), ty.clone(), *modifier))
+    }
+
+    /// The query for these values, if one of them has more decimals than this one was understood for.
+    pub(crate) fn for_values(
+        &self,
+        values: &[Value],
+        who: &Who,
+        understand: impl FnOnce(&str, Asker<'_>) -> Option<Result<Query, Refusal>>,
+    ) -> Result<Option<Arc<Query>>, Refusal> {
+        let is_within = |(value, field): (&Value, &Field)| match (value, field.sql_type) {
+            (Value::Decimal(_, scale), Some(SqlType::Decimal(_, has))) => *scale <= has,
+            (Value::Decimal(..), Some(SqlType::Integer(_))) => false,
+            _ => true,
+        };
+        if values.iter().zip(&self.parameters).all(is_within) {
+            return Ok(None);
+        }
+        let scale = |value: &Value| if let Value::Decimal(_, scale) = value { *scale } else { 0 };
+        let scales: Vec<u8> = values.iter().map(scale).collect();
+        let mut scaled = self.scaled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = scaled.as_ref().filter(|(known, _)| *known == scales) {
+            return Ok(Some(known.clone()));
+        }
+        let asker = Asker { who, declared: &self.declared, scales: &scales };
+        let hint = "prepare the query again";
+        let changed = || refuse("0A000", "the query is another one now").hint(hint);
+        let query = Arc::new(understand(&self.text, asker).ok_or_else(changed)??);
+        if query.columns().map(|(_, ty, _)| ty).ne(self.columns().map(|(_, ty, _)| ty)) {
+            return Err(changed());
+        }
+        *scaled = Some((scales, query.clone()));
+        Ok(Some(query))
     }
 }
 
@@ -135,6 +172,8 @@ pub(crate) fn may_be_of_catalog(refusal: &Refusal) -> bool {
 pub(crate) struct Asker<'a> {
     pub(crate) who: &'a Who,
     pub(crate) declared: &'a [Option<Type>],
+    /// The decimals that `$1` and so on have at least.
+    pub(crate) scales: &'a [u8],
 }
 
 /// Understands a query; nothing if the text is none that can be read.
@@ -186,6 +225,9 @@ fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue, asker
         columns: made.columns.into_iter().map(column).collect(),
         parameters: parameters.map(parameter).collect(),
         tables: binder.tables.into_iter().map(table).collect(),
+        text: text.into(),
+        declared: asker.declared.to_vec(),
+        scaled: Mutex::default(),
     })
 }
 

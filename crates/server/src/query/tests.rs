@@ -30,7 +30,7 @@ fn open(sql: &str) -> Lockwork {
 static WHO: LazyLock<Who> = LazyLock::new(|| Who { user: "ann".into(), database: "bank".into() });
 
 fn asker(declared: &[Option<Type>]) -> Asker<'_> {
-    Asker { who: &WHO, declared }
+    Asker { who: &WHO, declared, scales: &[] }
 }
 
 /// Types of the columns and the rows as text, or SQLSTATE, message and position.

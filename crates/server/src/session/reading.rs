@@ -115,7 +115,7 @@ impl Session {
             return known.map(|known| Stored::Known(Arc::new(known)));
         }
         self.database.reach(self.reader.after(), &self.cancel).await?;
-        let asker = query::Asker { who, declared: reading.declared };
+        let asker = query::Asker { who, declared: reading.declared, scales: &[] };
         let mut unknown = None;
         match catalog::may_ask(piece).then(|| query::alone(piece, asker)).flatten() {
             Some(Ok(query)) => {

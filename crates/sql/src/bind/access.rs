@@ -259,7 +259,8 @@ impl Binder<'_> {
         if self.lifted.is_some() && condition.value.kind == W::Null {
             return Ok(None);
         }
-        self.expression(condition.value).and_then(|value| exact(value, sql)).map(Some)
+        let value = self.expression(condition.value)?;
+        self.exact(value, sql).map(Some)
     }
 
     /// Returns the value of a column of a key from the condition `column = value`.
@@ -314,6 +315,21 @@ impl Binder<'_> {
         SqlError::new(state::NOT_SUPPORTED, place, message).hint(self.keys_of(table))
     }
 
+    /// The value with no more decimals than the column has. Rounding would find other rows, so what it would change is
+    /// refused, but for constants of a single statement, which [`Self::sought`] knows to seek by.
+    pub(super) fn exact(&self, value: Expr, sql: SqlType) -> Result<Expr> {
+        let (Ty::Number(from), Ty::Number(to)) = (value.ty, Ty::of(sql)) else { return Ok(value) };
+        match value.kind {
+            _ if from <= to => Ok(value),
+            ExprKind::Const(constant) if !coerce::has_more(constant, from, to) => coerce::rescale(value, from, to),
+            ExprKind::Const(_) if self.lifted.is_some() => Ok(value),
+            _ => {
+                let message = format!("the value has {from} decimals, and the column, {sql}, has {to}");
+                unsupported(value.place, message, format!("CAST(value AS {sql}) rounds it"))
+            }
+        }
+    }
+
     /// Returns the hint that says which keys a table has, and what a WHERE may say of them.
     fn keys_of(&self, table: usize) -> String {
         let info = self.table(table);
@@ -360,23 +376,4 @@ pub(super) fn in_order(
 /// The value, if it is no NULL.
 fn known(value: Option<Expr>, place: Place) -> Result<Expr> {
     value.ok_or_else(|| SqlError::new(state::NOT_SUPPORTED, place, "there are no NULLs"))
-}
-
-/// The value with no more decimals than the column has. Rounding would find other rows, so what it would change is
-/// refused.
-pub(super) fn exact(value: Expr, sql: SqlType) -> Result<Expr> {
-    let (Ty::Number(from), Ty::Number(to)) = (value.ty, Ty::of(sql)) else { return Ok(value) };
-    if from <= to {
-        return Ok(value);
-    }
-    match value.kind {
-        ExprKind::Const(constant) if constant % crate::types::power_of_ten((from - to).min(18)) == 0 => {
-            coerce::rescale(value, from, to)
-        }
-        _ => {
-            let message = format!("the value has {from} decimals, and the column, {sql}, has {to}");
-            let hint = format!("CAST(value AS {sql}) rounds it");
-            unsupported(value.place, message, hint)
-        }
-    }
 }

@@ -7,7 +7,7 @@ use crate::single::Purpose;
 use crate::syntax::{Comparison, Place};
 use crate::text::bytes_of;
 use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty, VarType, Variable};
-use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten};
+use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten, round};
 use crate::value::Value;
 
 /// The largest expression, in nodes.
@@ -63,12 +63,6 @@ pub(super) fn rescale(expr: Expr, from: u8, to: u8) -> Result<Expr> {
     node(ExprKind::Round(Box::new(expr), Box::new(number(power, 0, place))), ty, place, parts)
 }
 
-/// Division by a positive number, rounded half away from zero.
-pub(super) fn round(value: i64, divisor: i64) -> i64 {
-    let (quotient, rest) = (value / divisor, value % divisor);
-    if rest.unsigned_abs() * 2 >= divisor.unsigned_abs() { quotient + value.signum() } else { quotient }
-}
-
 /// The value, checked to be one of the type.
 fn checked(expr: Expr, sql: SqlType) -> Expr {
     match (sql.range(), &expr.kind) {
@@ -81,8 +75,9 @@ fn checked(expr: Expr, sql: SqlType) -> Expr {
     }
 }
 
-/// A text in quotes as the bytes, the number or the truth that it means, where one is needed.
-pub(super) fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
+/// A text in quotes as the bytes, the number or the truth that it means, where one is needed. A number keeps its digits,
+/// as far as 64 bits hold them; one that is `assigned` is rounded when it has more.
+pub(super) fn meant(expr: Expr, to: SqlType, assigned: bool) -> Result<Expr> {
     let ExprKind::Text(text) = &expr.kind else { return Ok(expr) };
     let (text, place) = (String::from_utf8_lossy(text), expr.place);
     let placed = |error: SqlError| SqlError { line: place.line, column: place.column, ..error };
@@ -92,13 +87,16 @@ pub(super) fn meant(expr: Expr, to: SqlType) -> Result<Expr> {
             let wrong = |why| SqlError::new(state::INVALID_TEXT, place, format!("'{text:.40}' is no BYTEA: {why}"));
             Ok(super::string(bytes_of(&text).map_err(wrong)?, place))
         }
-        // What it has too many of is rounded where it is stored, as a number's is.
-        SqlType::Decimal(..) if is_plain(text.trim()) => {
-            let (value, scale) = super::strings::number(text.trim(), place)?;
-            Ok(number(value, scale, place))
-        }
         SqlType::Integer(_) | SqlType::Decimal(..) | SqlType::Boolean => {
-            Ok(match Value::parse(&text, to).map_err(placed)? {
+            let value = match to {
+                SqlType::Decimal(..) => match Value::numeric(&text).map_err(placed)? {
+                    Value::Numeric(_) if assigned => Value::parse(&text, to).map_err(placed)?,
+                    Value::Numeric(_) => return Err(super::strings::too_long(&text, place)),
+                    value => value,
+                },
+                _ => Value::parse(&text, to).map_err(placed)?,
+            };
+            Ok(match value {
                 Value::Integer(value) => number(value, 0, place),
                 Value::Decimal(value, scale) => number(value, scale, place),
                 Value::Boolean(truth) => constant(truth.into(), Ty::Boolean),
@@ -123,11 +121,9 @@ pub(super) fn sought_constant(value: &Expr, sql: SqlType) -> Option<Constant> {
     }
 }
 
-/// Whether a text is digits with a point, maybe behind a minus.
-fn is_plain(text: &str) -> bool {
-    let (whole, part) = text.strip_prefix('-').unwrap_or(text).split_once('.').unwrap_or_default();
-    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_digits(whole) && is_digits(part)
+/// Whether a number with `from` decimals has more than `to` that are not zero.
+pub(super) fn has_more(number: i64, from: u8, to: u8) -> bool {
+    from > to && number % power_of_ten((from - to).min(18)) != 0
 }
 
 impl Binder<'_> {
@@ -142,7 +138,7 @@ impl Binder<'_> {
 
     /// The value as a value of the type. Integers are checked where they are stored, DECIMALs here.
     pub(super) fn coerce(&mut self, expr: Expr, to: SqlType) -> Result<Expr> {
-        let expr = meant(expr, to)?;
+        let expr = meant(expr, to, true)?;
         let place = expr.place;
         if expr.ty == Ty::Unknown {
             return Ok(self.known(expr, to));
@@ -213,10 +209,24 @@ impl Binder<'_> {
         place: Place,
     ) -> Result<Option<Expr>> {
         let Some(arguments) = &mut self.lifted else { return Ok(None) };
-        let value = value.map(|value| meant(value.clone(), sql)).transpose()?;
-        let lifted = match value.as_ref().map(|value| (&value.kind, value.ty)) {
+        let value = value.map(|value| meant(value.clone(), sql, false)).transpose()?;
+        let mut op = op;
+        let lifted = match value.as_ref().map(|value| (&value.kind, value.ty, Ty::of(sql))) {
             None => Lifted::Null,
-            Some((ExprKind::Var(var), Ty::Unknown)) => {
+            Some((ExprKind::Const(number), Ty::Number(from), Ty::Number(to))) if has_more(*number, from, to) => {
+                // No row has this value, and the bound is the next value on its side that a row can have.
+                let floor = number.div_euclid(power_of_ten((from - to).min(18)));
+                match op {
+                    Comparison::Lt | Comparison::Le => op = Comparison::Le,
+                    Comparison::Gt | Comparison::Ge => op = Comparison::Gt,
+                    _ => {}
+                }
+                match op {
+                    Comparison::Le | Comparison::Gt => Lifted::Constant(Constant::Number(floor)),
+                    _ => Lifted::Null,
+                }
+            }
+            Some((ExprKind::Var(var), Ty::Unknown, _)) => {
                 // It is an argument already.
                 let number = self.routine.variables[*var].name[1..].parse::<usize>().unwrap_or(0);
                 if let Some((_, purpose)) = number.checked_sub(1).and_then(|at| arguments.get_mut(at)) {
@@ -236,6 +246,29 @@ impl Binder<'_> {
     pub(super) fn argue(&mut self, lifted: Lifted, purpose: Purpose, sql: SqlType, place: Place) -> Expr {
         self.lifted.get_or_insert_default().push((lifted, purpose));
         self.argument(sql, place)
+    }
+
+    /// A `$n` without a type as a number of this type that takes part in an expression: with as many digits as numbers
+    /// have, and at least as many decimals as the statement is compiled for. As any other value of the type otherwise.
+    fn operand(&mut self, expr: Expr, sql: SqlType) -> Expr {
+        let (Ty::Unknown, ExprKind::Var(var)) = (expr.ty, &expr.kind) else { return expr };
+        let number = self.routine.variables[*var].name[1..].parse::<usize>().unwrap_or(0);
+        let argument = number.checked_sub(1).zip(self.lifted.as_mut()).and_then(|(at, all)| all.get_mut(at));
+        let Some((lifted, purpose)) = argument else { return self.known(expr, sql) };
+        let scale = match lifted {
+            Lifted::Placeholder(number) => self.scales.get(usize::from(*number) - 1).copied().unwrap_or(0),
+            _ => 0,
+        };
+        *purpose = Purpose::Operand(match std::mem::replace(purpose, Purpose::Any) {
+            Purpose::Column(table, column) => Some((table, column)),
+            _ => None,
+        });
+        let sql = match sql {
+            SqlType::Decimal(_, has) => SqlType::Decimal(MAX_PRECISION, has.max(scale)),
+            SqlType::Integer(_) if scale > 0 => SqlType::Decimal(MAX_PRECISION, scale),
+            sql => sql,
+        };
+        self.known(expr, sql)
     }
 
     /// The variable of the argument that was added last.
@@ -285,13 +318,13 @@ impl Binder<'_> {
     /// bytes, numbers and truths.
     pub(super) fn alike(&mut self, a: Expr, b: Expr) -> Result<(Expr, Expr)> {
         let beside = |this: &Self, one: &Expr, other: Expr| match this.type_of(one) {
-            Some(sql) => meant(other, sql),
+            Some(sql) => meant(other, sql, false),
             None => Ok(other),
         };
         let (a, b) = (beside(self, &b, a.clone())?, beside(self, &a, b)?);
         Ok(match (a.ty, b.ty) {
-            (Ty::Unknown, _) => (self.type_of(&b).map_or(a.clone(), |sql| self.known(a, sql)), b),
-            (_, Ty::Unknown) => (a.clone(), self.type_of(&a).map_or(b.clone(), |sql| self.known(b, sql))),
+            (Ty::Unknown, _) => (self.type_of(&b).map_or(a.clone(), |sql| self.operand(a, sql)), b),
+            (_, Ty::Unknown) => (a.clone(), self.type_of(&a).map_or(b.clone(), |sql| self.operand(b, sql))),
             _ => (a, b),
         })
     }

@@ -85,6 +85,8 @@ pub(crate) struct Binder<'a> {
     constant: Option<(&'static str, &'static str)>,
     /// For how many elements there is room in a parameter that lists keys.
     capacity: u32,
+    /// The decimals that `$1` and so on have at least in expressions.
+    scales: &'a [u8],
 }
 
 impl<'a> Binder<'a> {
@@ -112,6 +114,7 @@ impl<'a> Binder<'a> {
             rows: None,
             constant: None,
             capacity: 1,
+            scales: &[],
         }
     }
 
@@ -412,7 +415,7 @@ fn string(bytes: Vec<u8>, place: Place) -> Expr {
     Expr { kind: ExprKind::String(bytes), ty, place, size: 1 }
 }
 
-impl Binder<'_> {
+impl<'a> Binder<'a> {
     /// A constant of a type.
     pub(crate) fn constant_of(&mut self, written: &syntax::Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
         let value = self.expression(written)?;
@@ -431,9 +434,15 @@ impl Binder<'_> {
 
     /// Binds a single statement: its constants become parameters, and what it answers becomes results. Also its LIMIT
     /// becomes one if it `shares`, with room for more rows than it says. In a parameter that lists keys there is room
-    /// for `capacity` of them.
-    pub(crate) fn single(mut self, stmt: &syntax::Stmt, shares: bool, capacity: u32) -> Result<crate::single::Bound> {
-        (self.shares, self.capacity) = (shares, capacity);
+    /// for `capacity` of them. `scales` are the decimals that `$1` and so on have at least in expressions.
+    pub(crate) fn single(
+        mut self,
+        stmt: &syntax::Stmt,
+        shares: bool,
+        capacity: u32,
+        scales: &'a [u8],
+    ) -> Result<crate::single::Bound> {
+        (self.shares, self.capacity, self.scales) = (shares, capacity, scales);
         self.lifted = Some(Vec::new());
         let place = stmt.place;
         let name = |text: &str| Name { text: text.into(), place };

@@ -1,7 +1,7 @@
 //! Rows by their whole primary key: one, or one for each of a list of keys, that further conditions may hold of.
 
-use super::access::{MAX_ROWS, Path, exact, in_order};
-use super::coerce::{meant, number, sought_constant};
+use super::access::{MAX_ROWS, Path, in_order};
+use super::coerce::{has_more, meant, number, sought_constant};
 use super::expression::compare;
 use super::terms::{Elements, Term};
 use super::{Binder, Lifted, plain};
@@ -160,14 +160,23 @@ impl Binder<'_> {
                 // It is a part of the list, and no argument of its own.
                 let lifted = self.lifted.take();
                 let constant = self.expression(written).and_then(|value| {
-                    let value = exact(meant(value, sql)?, sql)?;
+                    let value = meant(value, sql, false)?;
+                    if let (ExprKind::Const(number), Ty::Number(from), Ty::Number(to)) =
+                        (&value.kind, value.ty, Ty::of(sql))
+                        && has_more(*number, from, to)
+                    {
+                        // No row has this value.
+                        return Ok(Lifted::Null);
+                    }
+                    let value = self.exact(value, sql)?;
                     match sought_constant(&value, sql) {
                         Some(constant) => Ok(constant),
                         None => self.constant_from(value, sql),
                     }
+                    .map(Lifted::Constant)
                 });
                 self.lifted = lifted;
-                constant.map(Lifted::Constant)
+                constant
             }
         }
     }

@@ -2,21 +2,41 @@
 
 use crate::error::{Result, SqlError, state};
 use crate::syntax::Place;
-use crate::types::days_of;
+use crate::types::{MAX_PRECISION, days_of};
 
-/// A number as digits and where its point is.
+/// The error of a number that 64 bits do not hold.
+pub(super) fn too_long(text: &str, place: Place) -> SqlError {
+    SqlError::new(state::OUT_OF_RANGE, place, format!("the number {text:.60} is not possible"))
+        .hint("use at most 18 digits, or a 64-bit integer; no exponent")
+}
+
+/// A number as digits and where its point is. Of one with more decimals than 64 bits hold, those stay that do, if they
+/// are more than a DECIMAL of this size has; the last of them then says on which side of a shorter number it lies, so
+/// that it is rounded and compared as the whole number is.
 pub(super) fn number(text: &str, place: Place) -> Result<(i64, u8)> {
-    let wrong = || {
-        let message = format!("the number {text} is not possible");
-        SqlError::new(state::OUT_OF_RANGE, place, message)
-            .hint("use at most 18 digits, or a 64-bit integer; no exponent")
-    };
+    let wrong = || too_long(text, place);
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
-    if decimals.len() > 18 {
+    let whole = if whole.is_empty() { "0" } else { whole };
+    let parsed = |decimals: &str| format!("{whole}{decimals}").parse::<i64>().ok();
+    if decimals.len() <= MAX_PRECISION.into()
+        && let Some(number) = parsed(decimals)
+    {
+        return Ok((number, decimals.len() as u8));
+    }
+    let length =
+        (0..=decimals.len().min(MAX_PRECISION.into())).rev().find(|&length| parsed(&decimals[..length]).is_some());
+    let length = length.ok_or_else(wrong)?;
+    let (kept, dropped) = decimals.split_at(length);
+    let number = parsed(kept).ok_or_else(wrong)?;
+    if dropped.bytes().all(|digit| digit == b'0') {
+        return Ok((number, length as u8));
+    }
+    let digits = whole.trim_start_matches(['-', '0']).len();
+    if digits + length <= MAX_PRECISION.into() && length < MAX_PRECISION.into() {
         return Err(wrong());
     }
-    let digits = format!("{}{decimals}", if whole.is_empty() { "0" } else { whole });
-    Ok((digits.parse().map_err(|_| wrong())?, decimals.len() as u8))
+    let away = if text.starts_with('-') { -1 } else { 1 };
+    Ok((if number % 5 == 0 { number + away } else { number }, length as u8))
 }
 
 /// Microseconds since 1970 in UTC of `2024-01-31`, `2024-01-31 12:30:00`, `2024-01-31T12:30:00.123456Z` or

@@ -129,7 +129,7 @@ impl Binder<'_> {
             if ignores_null {
                 continue;
             }
-            *purpose = Purpose::Condition;
+            *purpose = Purpose::Condition { is_operand: matches!(purpose, Purpose::Operand(_)) };
             if !numbers.contains(&number) {
                 numbers.push(number);
             }
