@@ -1,6 +1,7 @@
-//! What cancels a statement: a request with the key that its connection was told at login, or its client's end.
+//! What cancels a statement: a request with the key that its connection was told at login, its client's end, or its
+//! timeout.
 //!
-//! Both only mark the connection. What takes long looks at the mark between its steps, and what waits is woken by it;
+//! They only mark the connection. What takes long looks at the mark between its steps, and what waits is woken by it;
 //! a call that is in the engine goes on and answers. A mark is gone when the client has its answer, so that it never
 //! meets a later statement.
 
@@ -29,12 +30,10 @@ const IDLE: u8 = 0;
 const WORKING: u8 = 1;
 /// It, and what stands behind it up to the next answer, are to end.
 const ASKED: u8 = 2;
+/// The same, because it has taken longer than `statement_timeout` says.
+const TIMED_OUT: u8 = 3;
 /// The client has gone.
-const GONE: u8 = 3;
-
-fn cancelled() -> Refusal {
-    refuse("57014", "the statement has been cancelled, as its client has asked")
-}
+const GONE: u8 = 4;
 
 /// The mark of one connection.
 #[derive(Debug, Default)]
@@ -61,6 +60,31 @@ impl Cancel {
         self.turn(WORKING, IDLE);
         if is_answered {
             self.turn(ASKED, IDLE);
+            self.turn(TIMED_OUT, IDLE);
+        }
+    }
+
+    /// Waits for something that looks at the mark, which is set when that takes longer than it may.
+    pub(crate) async fn within<T>(&self, timeout: Duration, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => done,
+            () = tokio::time::sleep(timeout) => {
+                if self.turn(WORKING, TIMED_OUT) {
+                    self.marked.notify_waiters();
+                }
+                work.await
+            }
+        }
+    }
+
+    /// The error of what has been ended.
+    fn cancelled(&self) -> Refusal {
+        match self.state.load(Ordering::Acquire) {
+            TIMED_OUT => refuse("57014", "canceling statement due to statement timeout")
+                .hint("raise statement_timeout, or ask for less"),
+            _ => refuse("57014", "the statement has been cancelled, as its client has asked"),
         }
     }
 
@@ -89,12 +113,12 @@ impl Cancel {
     /// # Errors
     /// It is to end.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        if self.is_asked() { Err(cancelled()) } else { Ok(()) }
+        if self.is_asked() { Err(self.cancelled()) } else { Ok(()) }
     }
 
     /// A refusal of what has been ended says so.
     pub(crate) fn explain(&self, refusal: Refusal) -> Refusal {
-        if refusal.sqlstate == "57014" && self.is_asked() { cancelled() } else { refusal }
+        if refusal.sqlstate == "57014" && self.is_asked() { self.cancelled() } else { refusal }
     }
 
     /// Waits for the mark.
@@ -132,7 +156,7 @@ impl Cancel {
         tokio::select! {
             biased;
             done = wait => Ok(done),
-            () = self.asked() => Err(cancelled()),
+            () = self.asked() => Err(self.cancelled()),
         }
     }
 
@@ -141,7 +165,7 @@ impl Cancel {
         tokio::select! {
             biased;
             done = wait => Ok(done),
-            () = self.asked_or_gone() => Err(cancelled()),
+            () = self.asked_or_gone() => Err(self.cancelled()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -123,7 +124,8 @@ pub(crate) async fn serve(
                     let has_failed = kind == b'F' && socket.transaction_status() == TransactionStatus::Error;
                     let refusal = if has_failed { transaction::failed() } else { refusal };
                     let is_extended = copying.unwrap_or(!matches!(kind, b'Q' | b'F'));
-                    refuse(socket, handlers.session.end_copy(refusal.into()), is_extended).await?;
+                    let error = handlers.session.fail(socket, refusal.into()).await;
+                    refuse(socket, handlers.session.end_copy(error), is_extended).await?;
                     continue;
                 }
             };
@@ -134,6 +136,7 @@ pub(crate) async fn serve(
             if is_ignored {
                 continue;
             }
+            handlers.session.is_last.store(messages.is_sync_next(), Ordering::Relaxed);
             cancel.begin();
             let before = socket.transaction_status();
             let done = match cancel.check() {
@@ -141,7 +144,10 @@ pub(crate) async fn serve(
                 _ => {
                     let (simple, extended) = (handlers.session.clone(), handlers.session.clone());
                     let (startup, copy, asked) = (startup.clone(), copy.clone(), asked.clone());
-                    let done = process_message(message, socket, startup, simple, extended, copy, asked).await;
+                    let is_simple = matches!(message, Message::Query(_));
+                    let done = process_message(message, socket, startup, simple, extended, copy, asked);
+                    // Each statement of a simple query has a time of its own.
+                    let done = if is_simple { done.await } else { handlers.session.timed(done).await };
                     match change {
                         Change::Nothing => held.free(handlers.session.freed()),
                         change if done.is_ok() => held.change(change, part),
@@ -159,6 +165,7 @@ pub(crate) async fn serve(
                 if is_login || error.is_fatal() {
                     return Ok(Some(ErrorInfo::from(error)));
                 }
+                let error = handlers.session.fail(socket, error).await;
                 refuse(socket, handlers.session.end_copy(error), is_extended).await?;
             }
             if copying == Some(false) && matches!(socket.state(), State::ReadyForQuery) {

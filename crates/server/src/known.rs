@@ -8,6 +8,7 @@ use sqlparser::ast::{
 
 use crate::error::{Refusal, refuse};
 use crate::parameters;
+use crate::settings::{self, Setting};
 use crate::syntax::{comment, folded, read};
 
 /// What such a statement answers.
@@ -39,6 +40,8 @@ pub(crate) enum Effect {
     Default(bool),
     /// The same, as the session has begun.
     DefaultAsBegun,
+    /// A setting changes, until the end of the transaction only if it is so.
+    Set(Setting, bool),
     /// Reads wait until the node has this record.
     ReadAfter(u64),
     /// All of that is as the session has begun.
@@ -79,6 +82,11 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
         "set" => Some(setting(text, who)),
         "reset" => Some(Ok(resetting(text))),
         "discard" | "deallocate" => Some(freeing(text)),
+        "close" => Some(closing(text)),
+        "unlisten" if words(text).len() == 2 || text.trim_end().ends_with('*') => {
+            // Nobody listens to anything.
+            Some(Ok(Known { tag: "UNLISTEN".into(), row: Vec::new(), effect: None }))
+        }
         "show" if matches!(&*words(text), [_, name] if [RECORD, READ_AFTER].contains(&name.as_str())) => {
             Some(show(&words(text)[1]))
         }
@@ -141,6 +149,10 @@ fn setting(text: &str, who: &Who) -> Result<Known, Refusal> {
         let message = format!("a session stays who it is, and cannot become '{role}'");
         return Err(refuse("0A000", message).hint("connect as who is to do it"));
     }
+    if let Some(setting) = words.get(1).and_then(|name| settings::of(text, name)) {
+        let effect = Some(Effect::Set(setting?, scope == Some("local")));
+        return Ok(Known { tag: "SET".into(), row: Vec::new(), effect });
+    }
     let effect = match words[1..] {
         ["transaction", ref modes @ ..] => mode(modes).map(Effect::Transaction),
         ["session", "characteristics", "as", "transaction", ref modes @ ..] => mode(modes).map(Effect::Default),
@@ -188,7 +200,11 @@ fn resetting(text: &str) -> Known {
         Some("all") => Some(Effect::AsBegun),
         Some(DEFAULT_READ_ONLY) => Some(Effect::DefaultAsBegun),
         Some(READ_AFTER) => Some(Effect::ReadAfter(0)),
-        _ => None,
+        Some(name) => {
+            let name = settings::NAMES.into_iter().find(|known| *known == name);
+            name.map(|name| Effect::Set(Setting::AsBegun(name), false))
+        }
+        None => None,
     };
     Known { tag: "RESET".into(), row: Vec::new(), effect }
 }
@@ -206,6 +222,15 @@ fn freeing(text: &str) -> Result<Known, Refusal> {
         _ => return Err(refuse("42601", "this frees nothing").hint("DEALLOCATE name, DEALLOCATE ALL or DISCARD ALL")),
     };
     Ok(Known { tag, row: Vec::new(), effect: frees.map(Effect::Frees) })
+}
+
+/// CLOSE: there are no cursors, so there is none to close, and all of them are closed.
+fn closing(text: &str) -> Result<Known, Refusal> {
+    match &*words(text) {
+        [_, all] if all == "all" => Ok(Known { tag: "CLOSE CURSOR ALL".into(), row: Vec::new(), effect: None }),
+        [_, name] => Err(refuse("34000", format!("there is no cursor '{name}'"))),
+        _ => Err(refuse("42601", "CLOSE names a cursor").hint("CLOSE name, or CLOSE ALL")),
+    }
 }
 
 fn show(variable: &str) -> Result<Known, Refusal> {
@@ -268,6 +293,8 @@ fn constant(expr: &Expr, who: &Who) -> Option<(String, Type, String)> {
                 _ if !no_arguments => return None,
                 "version" => parameters::version(),
                 "current_schema" => "public".into(),
+                // There are no advisory locks that a session could hold.
+                "pg_advisory_unlock_all" => return Some((name, Type::VOID, String::new())),
                 "current_database" | "current_catalog" => who.database.clone(),
                 "current_user" | "session_user" | "user" => who.user.clone(),
                 _ => return None,
@@ -323,7 +350,8 @@ mod tests {
             ("SET LOCAL default_transaction_read_only = on", None),
             ("RESET ALL", Some(Effect::AsBegun)),
             ("RESET default_transaction_read_only", Some(Effect::DefaultAsBegun)),
-            ("RESET search_path", None),
+            ("RESET search_path", Some(Effect::Set(Setting::AsBegun("search_path"), false))),
+            ("SET LOCAL statement_timeout = '5s'", Some(Effect::Set(Setting::StatementTimeout(5000), true))),
             ("SET application_name = 'read only'", None),
             ("SET ROLE ann", None),
             ("SET LOCAL ROLE NONE", None),
@@ -359,7 +387,10 @@ mod tests {
             ("SET client_encoding TO 'UTF8'", "SET: "),
             ("SET NAMES 'utf-8'", "SET: "),
             ("set session client_encoding = Unicode", "SET: "),
-            ("SET search_path TO names", "SET: "),
+            ("SET search_path TO public", "SET: "),
+            ("CLOSE ALL", "CLOSE CURSOR ALL: "),
+            ("UNLISTEN *", "UNLISTEN: "),
+            ("SELECT pg_advisory_unlock_all()", "SELECT 1: pg_advisory_unlock_all void "),
             ("SHOW statement_timeout", "SHOW: statement_timeout text 0"),
             ("show Lockwork.Record;", "SHOW: lockwork.record text 0"),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
@@ -383,6 +414,7 @@ mod tests {
             "SET client_encoding TO 'LATIN1'",
             "SET NAMES latin1",
             "SET LOCAL client_encoding=sjis",
+            "SET search_path TO names",
         ] {
             assert!(answer(text).unwrap().starts_with("0A000"), "{text}");
         }

@@ -15,6 +15,7 @@
 //! | `transaction` | BEGIN .. COMMIT of a session |
 //! | `stored` | statements as a session keeps them, and their answers as rows |
 //! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
+//! | `settings` | what a session sets: timeouts and the search path |
 //! | `many` | CALL MANY: columns in, columns out |
 //! | `copy` | COPY: rows in and out |
 //! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
@@ -45,6 +46,7 @@ mod parameters;
 mod query;
 mod reads;
 mod session;
+mod settings;
 mod shared;
 mod startup;
 mod stored;

@@ -69,6 +69,18 @@ impl Messages {
         Self { bytes, patience }
     }
 
+    /// Whether a Sync is there already, with nothing before it but what closes statements and portals.
+    pub(crate) fn is_sync_next(&self) -> bool {
+        let mut rest = &self.bytes[..];
+        while let [b'C', length @ ..] = rest
+            && let Some(length) = length.first_chunk().map(|length| u32::from_be_bytes(*length))
+            && let Some(behind) = rest.get(1 + length as usize..)
+        {
+            rest = behind;
+        }
+        rest.first() == Some(&b'S')
+    }
+
     /// Reads until so many bytes are there; whether they are.
     async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin), length: usize) -> io::Result<bool> {
         while self.bytes.len() < length {

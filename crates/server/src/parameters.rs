@@ -28,6 +28,7 @@ pub(crate) const MORE: &[(&str, &str)] = &[
     ("default_table_access_method", "heap"),
     ("max_index_keys", "32"),
     ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
     (READ_ONLY, "off"),
     (READ_AFTER, "0"),
     (RECORD, "0"),

@@ -96,25 +96,11 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// Settings come as parameters of their own, and in `options` as PostgreSQL's command line has them:
-    /// `-c name=value` or `--name=value`, with a backslash before a blank. Others are of no interest here.
+    /// Others are of no interest here.
     fn of(parameters: &BTreeMap<String, String>) -> Result<Self, Refusal> {
         let mut beginning = Self::default();
-        let options = parameters.get("options").map_or(Vec::new(), |options| words(options));
-        let mut options = options.into_iter();
-        let mut settings = Vec::new();
-        while let Some(word) = options.next() {
-            let setting = match word.strip_prefix("-c") {
-                Some("") => options.next(),
-                Some(setting) => Some(setting.to_string()),
-                None => word.strip_prefix("--").map(str::to_string),
-            };
-            let pair = setting.as_deref().and_then(|setting| setting.split_once('='));
-            settings.extend(pair.map(|(name, value)| (name.replace('-', "_"), value.to_string())));
-        }
-        settings.extend(parameters.iter().map(|(name, value)| (name.clone(), value.clone())));
-        for (name, value) in settings {
-            match name.to_ascii_lowercase().as_str() {
+        for (name, value) in settings(parameters) {
+            match name.as_str() {
                 DEFAULT_READ_ONLY => {
                     beginning.read_only = crate::known::truth(DEFAULT_READ_ONLY, &value.to_ascii_lowercase())?;
                 }
@@ -124,6 +110,25 @@ impl Beginning {
         }
         Ok(beginning)
     }
+}
+
+/// The settings of a client's first message by their names in lower case. They come as parameters of their own, and in
+/// `options` as PostgreSQL's command line has them: `-c name=value` or `--name=value`, with a backslash before a blank.
+pub(crate) fn settings(parameters: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let options = parameters.get("options").map_or(Vec::new(), |options| words(options));
+    let mut options = options.into_iter();
+    let mut settings = BTreeMap::new();
+    while let Some(word) = options.next() {
+        let setting = match word.strip_prefix("-c") {
+            Some("") => options.next(),
+            Some(setting) => Some(setting.to_string()),
+            None => word.strip_prefix("--").map(str::to_string),
+        };
+        let pair = setting.as_deref().and_then(|setting| setting.split_once('='));
+        settings.extend(pair.map(|(name, value)| (name.replace('-', "_").to_ascii_lowercase(), value.to_string())));
+    }
+    settings.extend(parameters.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())));
+    settings
 }
 
 /// Words between blanks; a backslash takes the next character as it is.

@@ -19,10 +19,12 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
+use crate::error::Refusal;
 use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, ISOLATION};
 use crate::parameters;
-use crate::reads::LEVEL;
+use crate::reads::{self, LEVEL};
 use crate::session::{Session, fatal};
+use crate::settings::SEARCH_PATH;
 use crate::tls::Tls;
 use crate::users::{Right, Users};
 
@@ -67,8 +69,10 @@ impl Startup {
     /// Takes the settings that the client begins with, and refuses who does not only read where another node leads.
     fn begin(&self, parameters: &BTreeMap<String, String>) -> PgWireResult<()> {
         let refused = |sqlstate: &str, message: &str| PgWireError::UserError(Box::new(fatal(sqlstate, message)));
-        let Session { reader, database, .. } = &*self.session;
-        reader.begin(parameters).map_err(|refusal| refused(&refusal.sqlstate, &refusal.message))?;
+        let Session { reader, database, settings, .. } = &*self.session;
+        let of_client = |refusal: Refusal| refused(&refusal.sqlstate, &refusal.message);
+        reader.begin(parameters).map_err(of_client)?;
+        settings.begin(&reads::settings(parameters)).map_err(of_client)?;
         match database.elsewhere(reader.is_read_only()) {
             Some(why) => Err(refused("57P03", &why)),
             None => Ok(()),
@@ -102,6 +106,9 @@ impl ServerParameterProvider for Parameters {
             (DEFAULT_READ_ONLY, self.0.database.follows() || self.0.reader.is_read_only()),
         ] {
             parameters.insert(name.into(), if is_on { "on" } else { "off" }.into());
+        }
+        if let Some(path) = self.0.settings.shown(SEARCH_PATH) {
+            parameters.insert(SEARCH_PATH.into(), path);
         }
         for name in ISOLATION.into_iter().filter(|_| self.0.database.follows()) {
             parameters.insert(name.into(), LEVEL.into());

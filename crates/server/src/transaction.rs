@@ -18,6 +18,8 @@ pub(crate) struct Open {
     /// What it has done; `None` when an error has ended it.
     pub(crate) steps: Option<Transaction>,
     pub(crate) read_only: bool,
+    /// Whether no BEGIN has begun it, but a statement of a pipeline: the next Sync commits it.
+    pub(crate) is_implicit: bool,
     /// The oldest first; of one name the last counts.
     savepoints: Vec<Savepoint>,
     /// Portals that were opened in it, by name, and how many were before each.
@@ -89,14 +91,7 @@ pub(crate) fn turn(
     let Some(transaction) = open else {
         return match control {
             Control::Begin { read_only } => {
-                let steps = Some(Transaction::default());
-                *open = Some(Open {
-                    steps,
-                    read_only: read_only.unwrap_or(is_read_only),
-                    savepoints: Vec::new(),
-                    portals: BTreeMap::new(),
-                    opened: 0,
-                });
+                *open = Some(Open::new(read_only.unwrap_or(is_read_only), false));
                 Ok(Turn::Now(Status::Transaction))
             }
             Control::Commit | Control::RollBack => Ok(Turn::Now(Status::Idle)),
@@ -122,6 +117,12 @@ pub(crate) fn turn(
             Ok(Turn::Back(gone.map(|(name, _)| name).collect()))
         }
         _ if is_failed => Err(failed()),
+        Control::Begin { read_only } if transaction.is_implicit => {
+            // What the pipeline has done before is part of it.
+            transaction.is_implicit = false;
+            read_only.map_or(Ok(()), |read_only| transaction.set_read_only(read_only))?;
+            Ok(Turn::Now(Status::Transaction))
+        }
         Control::Begin { .. } => Ok(Turn::Now(status)),
         Control::Savepoint(_) if transaction.savepoints.len() >= MOST_CALLS => {
             Err(refuse("54000", format!("a transaction has at most {MOST_CALLS} savepoints")).hint("RELEASE some"))
@@ -149,6 +150,11 @@ pub(crate) fn is_read_only(verb: Verb) -> Refusal {
 }
 
 impl Open {
+    pub(crate) fn new(read_only: bool, is_implicit: bool) -> Self {
+        let (savepoints, portals) = (Vec::new(), BTreeMap::new());
+        Self { steps: Some(Transaction::default()), read_only, is_implicit, savepoints, portals, opened: 0 }
+    }
+
     /// Makes it READ ONLY, or READ WRITE, which only its beginning can.
     pub(crate) fn set_read_only(&mut self, is_read_only: bool) -> Result<(), Refusal> {
         if self.read_only && !is_read_only && self.steps.as_ref().is_none_or(|steps| steps.calls() > 0) {

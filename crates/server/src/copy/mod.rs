@@ -191,7 +191,11 @@ impl Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         self.database.reach(self.reader.after(), &self.cancel).await?;
-        match client.transaction_status() {
+        let status = match client.transaction_status() {
+            TransactionStatus::Idle if self.is_implicit().await => TransactionStatus::Transaction,
+            status => status,
+        };
+        match status {
             TransactionStatus::Idle => {}
             TransactionStatus::Error => return Err(transaction::failed().into()),
             TransactionStatus::Transaction if matches!(**copy, Copy::Query(..)) => {}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::{Sink, SinkExt};
+use lockwork_database::sql::Control;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldInfo, QueryResponse, Response};
@@ -15,15 +16,15 @@ use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
 use pgwire::messages::data::{DataRow, NoData, ParameterDescription};
 use pgwire::messages::extendedquery::{
-    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Parse, ParseComplete, PortalSuspended, Sync as PgSync,
-    TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
+    Bind, BindComplete, Close, CloseComplete, Describe, Execute, Flush, Parse, ParseComplete, PortalSuspended,
+    Sync as PgSync, TARGET_TYPE_BYTE_PORTAL, TARGET_TYPE_BYTE_STATEMENT,
 };
 use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Session, who};
-use crate::error::{Refusal, refuse};
+use super::{End, Session, who};
+use crate::error::{Refusal, refuse, response};
 use crate::shared::MOST_WAITING;
 use crate::stored::{Stored, row_description};
 use crate::transaction;
@@ -56,6 +57,12 @@ impl QueryParser for Parser {
 }
 
 impl Session {
+    /// The statement as it is understood now, if a definition has come since then.
+    fn renewed(&self, stored: &Stored) -> Result<Option<Stored>, Refusal> {
+        let Stored::Plan(plan) = stored else { return Ok(None) };
+        Ok(self.database.fresh(plan)?.map(Stored::Plan))
+    }
+
     /// Room for an answer of which rows will wait in their portal.
     fn room_for(&self, rows: &[DataRow]) -> Result<OwnedSemaphorePermit, Refusal> {
         let bytes: usize = rows.iter().map(|row| row.data.len() + size_of::<DataRow>()).sum();
@@ -117,7 +124,7 @@ impl ExtendedQueryHandler for Session {
             }
             None => client.portal_store().put_empty_statement(&name),
         }
-        Ok(client.feed(Message::ParseComplete(ParseComplete::new())).await?)
+        self.reply(client, Message::ParseComplete(ParseComplete::new())).await
     }
 
     async fn on_bind<C>(&self, client: &mut C, message: Bind) -> PgWireResult<()>
@@ -160,7 +167,7 @@ impl ExtendedQueryHandler for Session {
         if let Some(open) = &mut *self.open.lock().await {
             open.open_portal(portal);
         }
-        Ok(client.feed(Message::BindComplete(BindComplete::new())).await?)
+        self.reply(client, Message::BindComplete(BindComplete::new())).await
     }
 
     async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
@@ -186,7 +193,7 @@ impl ExtendedQueryHandler for Session {
                     _ => own.oid(),
                 });
                 let description = ParameterDescription::new(oids.collect());
-                client.feed(Message::ParameterDescription(description)).await?;
+                self.reply(client, Message::ParameterDescription(description)).await?;
                 (stored, Format::UnifiedText)
             }
             TARGET_TYPE_BYTE_PORTAL => match client.portal_store().get_portal(name) {
@@ -203,7 +210,7 @@ impl ExtendedQueryHandler for Session {
             Some(description) => Message::RowDescription(description),
             None => Message::NoData(NoData::new()),
         };
-        Ok(client.feed(described).await?)
+        self.reply(client, described).await
     }
 
     async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
@@ -218,12 +225,13 @@ impl ExtendedQueryHandler for Session {
         let portal = match client.portal_store().get_portal(name) {
             Some(Entry::Value(portal)) => portal,
             Some(Entry::Empty) => {
-                return Ok(client.feed(Message::EmptyQueryResponse(EmptyQueryResponse::new())).await?);
+                return self.reply(client, Message::EmptyQueryResponse(EmptyQueryResponse::new())).await;
             }
             None => return Err(no_portal(name)),
         };
         if let Stored::Copy(copy) = &portal.statement.statement {
             self.busy.send_replace(true);
+            self.settle(client, End::Flush).await?;
             return self.copy(client, copy, true).await;
         }
         let most = usize::try_from(message.max_rows).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
@@ -232,7 +240,21 @@ impl ExtendedQueryHandler for Session {
         let mut tag = None;
         if matches!(*state, State::Initial) {
             self.busy.send_replace(true);
+            let renewed = self.renewed(stored)?;
+            let stored = renewed.as_ref().unwrap_or(stored);
             let values = stored.values(&portal)?;
+            if let (Stored::Plan(plan), usize::MAX, true) = (stored, most, self.can_wait(stored)) {
+                *state = State::Finished;
+                return self.wait(client, plan, values, &portal.result_column_format).await;
+            }
+            if matches!(stored, Stored::Control(Control::Commit)) {
+                self.settle(client, End::Commit).await?;
+            } else {
+                self.settle(client, End::Flush).await?;
+            }
+            if matches!(stored, Stored::Query(_)) || self.can_wait(stored) {
+                self.begin_implicit().await;
+            }
             let answered = self.carry_out(client, stored, &values, &portal.result_column_format).await?;
             // What waits to be fetched has its room until it is fetched, or its portal ends.
             let room = if answered.rows.len() > most { Some(self.room_for(&answered.rows)?) } else { None };
@@ -248,6 +270,7 @@ impl ExtendedQueryHandler for Session {
             // What has been done is not done again.
             return Err(refuse("55000", "this portal has been executed").hint("bind the statement again").into());
         }
+        self.settle(client, End::Flush).await?;
         let mut count = 0;
         if let State::Suspended(response) = &mut *state {
             while count < most {
@@ -276,6 +299,15 @@ impl ExtendedQueryHandler for Session {
         C::Error: Debug,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        // What comes up here ends at this Sync, and is no error of what follows it.
+        match self.settle(client, End::Sync).await {
+            Err(PgWireError::UserError(error)) => {
+                self.abandon().await;
+                client.feed(Message::ErrorResponse(response(*error))).await?;
+                client.set_transaction_status(client.transaction_status().to_error_state());
+            }
+            settled => settled?,
+        }
         let status = client.transaction_status();
         if status == TransactionStatus::Idle {
             // A transaction ends here, and portals with it.
@@ -284,6 +316,16 @@ impl ExtendedQueryHandler for Session {
         let sent = send_ready_for_query(client, status).await;
         self.busy.send_replace(false);
         sent
+    }
+
+    async fn on_flush<C>(&self, client: &mut C, _: Flush) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<Message> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        self.settle(client, End::Flush).await?;
+        Ok(client.flush().await?)
     }
 
     async fn on_close<C>(&self, client: &mut C, message: Close) -> PgWireResult<()>
@@ -307,7 +349,7 @@ impl ExtendedQueryHandler for Session {
             }
             other => return Err(PgWireError::InvalidTargetType(other)),
         }
-        Ok(client.feed(Message::CloseComplete(CloseComplete::new())).await?)
+        self.reply(client, Message::CloseComplete(CloseComplete::new())).await
     }
 
     async fn do_query<C>(&self, _: &mut C, _: &Portal<Stored>, _: usize) -> PgWireResult<Response>

@@ -5,17 +5,18 @@
 //! | `mod` | one connection: what it may do, and what it carries out |
 //! | `reading` | texts, statement by statement: which room each belongs to |
 //! | `simple`, `extended` | the two kinds of queries that the protocol has |
+//! | `pipeline` | what an extended query sends up to its Sync, which is one transaction |
 
 mod extended;
+mod pipeline;
 mod reading;
 mod simple;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
-use lockwork_database::SqlAnswer;
 use lockwork_database::sql::{Control, Kind, Value};
 use pgwire::api::portal::Format;
 use pgwire::api::store::PortalStore;
@@ -32,12 +33,15 @@ use crate::error::{Refusal, refuse};
 use crate::held::Kind as HeldKind;
 use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
 use crate::reads::{LEVEL, Reader};
+use crate::settings::Settings;
 use crate::shared::{Database, Plan};
-use crate::stored::{Answered, Stored, Values, data_row};
+use crate::stored::{Answered, Stored, Values};
 use crate::transaction::{self, Open, Turn};
 use crate::users::Right;
-use crate::values::{encode, format_of, type_of};
+use crate::values::{encode, format_of};
 use crate::verb::Verb;
+pub(crate) use pipeline::End;
+use pipeline::Pipeline;
 
 /// The messages of one connection.
 pub(crate) struct Session {
@@ -55,8 +59,13 @@ pub(crate) struct Session {
     names: std::sync::Mutex<Names>,
     /// Its transaction of several statements.
     open: Mutex<Option<Open>>,
+    /// Statements that wait for the Sync.
+    pipeline: Mutex<Pipeline>,
+    /// Whether a Sync is known to follow the message that is carried out.
+    pub(crate) is_last: AtomicBool,
     /// What it has said of its reads, and what they have seen.
     pub(crate) reader: Reader,
+    pub(crate) settings: Settings,
 }
 
 /// Prepared statements by name, as far as they have one.
@@ -84,7 +93,10 @@ impl Session {
             copying: copy::Slot::default(),
             names: std::sync::Mutex::default(),
             open: Mutex::default(),
+            pipeline: Mutex::default(),
+            is_last: AtomicBool::new(false),
             reader: Reader::default(),
+            settings: Settings::default(),
         }
     }
 
@@ -113,6 +125,10 @@ impl Session {
         C: ClientInfo + ClientPortalStore,
         C::PortalStore: PortalStore,
     {
+        let is_of_block = matches!(control, Control::Savepoint(_) | Control::Release(_) | Control::RollBackTo(_));
+        if is_of_block && self.is_implicit().await {
+            return Err(refuse("25P01", "there are savepoints in transactions only").hint("BEGIN"));
+        }
         if matches!(control, Control::Begin { .. }) && !self.database.together {
             let message = "this engine runs no transactions of several statements";
             let hint = match self.database.caller.is_divided() {
@@ -133,7 +149,7 @@ impl Session {
                 client.portal_store().clear_portals();
                 // Reads at a node that follows are no part of it.
                 if !self.database.follows() {
-                    self.database.commit(steps, &self.cancel).await?;
+                    self.database.commit(steps, &self.cancel).await.inspect_err(|_| self.settings.end(false))?;
                 }
                 TransactionStatus::Idle
             }
@@ -152,9 +168,18 @@ impl Session {
         if now == TransactionStatus::Idle {
             // Portals end with their transaction.
             client.portal_store().clear_portals();
+            self.settings.end(tag == "COMMIT");
         }
         client.set_transaction_status(now);
         Ok(Answered { rows: Vec::new(), tag: tag.into() })
+    }
+
+    /// Carries out a statement, which ends when it takes longer than it may.
+    pub(crate) async fn timed<T>(&self, work: impl Future<Output = T>) -> T {
+        match self.settings.statement_timeout() {
+            Some(timeout) => self.cancel.within(timeout, work).await,
+            None => work.await,
+        }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -195,6 +220,7 @@ impl Session {
                 self.free(client, frees)?;
                 if *frees == Frees::All(true) {
                     self.reader.reset();
+                    self.settings.reset(false);
                 }
             }
             Effect::Default(false) | Effect::Transaction(false) if self.database.follows() => {
@@ -202,7 +228,13 @@ impl Session {
             }
             Effect::Default(is_read_only) => self.reader.set_read_only(*is_read_only),
             Effect::DefaultAsBegun => self.reader.set_read_only(self.reader.began_read_only()),
-            Effect::AsBegun => self.reader.reset(),
+            Effect::AsBegun => {
+                self.reader.reset();
+                self.settings.reset(client.transaction_status() != TransactionStatus::Idle);
+            }
+            Effect::Set(setting, is_local) => {
+                self.settings.set(setting, *is_local, client.transaction_status() != TransactionStatus::Idle);
+            }
             Effect::ReadAfter(record) => self.reader.set_after(*record),
             // Outside of a transaction there is none, as in PostgreSQL.
             Effect::Transaction(is_read_only) => {
@@ -217,6 +249,9 @@ impl Session {
     /// What SHOW answers: a setting of the session, or what is always the same.
     async fn shown(&self, name: &str, always: &str) -> String {
         let on = |is_on: bool| if is_on { "on" } else { "off" }.to_string();
+        if let Some(shown) = self.settings.shown(name) {
+            return shown;
+        }
         match name {
             DEFAULT_READ_ONLY => on(self.is_read_only()),
             IN_STANDBY => on(self.database.follows()),
@@ -320,6 +355,8 @@ impl Session {
                 return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
             }
             (Stored::Query(query), Values::Plan(values)) => {
+                let scaled = query.for_values(values, who, |text, asker| self.database.query(text, asker))?;
+                let query = scaled.as_ref().unwrap_or(query);
                 let mut open = self.open.lock().await;
                 let (open, reader) = (open.as_mut(), &self.reader);
                 let rows = self.database.run_query(query, values, format, open, reader, &self.cancel).await?;
@@ -329,30 +366,12 @@ impl Session {
             (Stored::Plan(plan), Values::Plan(values)) => (plan, values),
             _ => return Err(refuse("XX000", "the values are those of another statement")),
         };
-        let types: Vec<Type> = plan.columns().iter().map(|field| type_of(field).0).collect();
         let mut open = self.open.lock().await;
         if open.is_none() {
             self.admit(None, plan)?;
         }
         let answer = self.database.run(plan, values, open.as_mut(), &self.reader, &self.cancel).await?;
-        let (rows, count) = match answer {
-            SqlAnswer::Written(count) => (Vec::new(), count),
-            SqlAnswer::Rows(_, rows) => {
-                let count = rows.len() as i64;
-                (rows.iter().map(|row| data_row(row.iter().zip(&types), format)).collect(), count)
-            }
-            SqlAnswer::Called(results) if results.is_empty() => (Vec::new(), 0),
-            SqlAnswer::Called(results) => {
-                (vec![data_row(results.iter().map(|(_, value)| value).zip(&types), format)], 1)
-            }
-            SqlAnswer::Text(text) => {
-                let line = |line: &str| Value::Text(line.into());
-                let rows = text.lines().map(|text| data_row([(&line(text), &Type::TEXT)].into_iter(), format));
-                (rows.collect(), 0)
-            }
-            _ => (Vec::new(), 0),
-        };
-        Ok(Answered { rows, tag: plan.verb.tag(count) })
+        Ok(plan.answered(&answer, format))
     }
 }
 

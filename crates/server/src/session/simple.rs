@@ -15,9 +15,10 @@ use pgwire::messages::response::{CommandComplete, EmptyQueryResponse};
 use pgwire::messages::simplequery::Query;
 
 use super::reading::Reading;
-use super::{Session, who};
+use super::{End, Session, who};
 use crate::copy::Copy;
 use crate::error::{refuse, response};
+use crate::known::Who;
 use crate::stored::{Answered, Stored, row_description};
 
 impl Session {
@@ -42,6 +43,26 @@ impl Session {
             client.feed(Message::RowDescription(description)).await?;
         }
         send(client, answered).await
+    }
+}
+
+impl Session {
+    /// Understands and carries out the next statement of a simple query.
+    async fn next_of_simple<C>(&self, client: &mut C, reading: &mut Reading<'_>, who: &Who) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send,
+        C::PortalStore: PortalStore,
+        PgWireError: From<<C as Sink<Message>>::Error>,
+    {
+        self.cancel.check()?;
+        let stored = self.next(reading, who).await?;
+        match &stored {
+            Stored::Copy(copy) if matches!(**copy, Copy::Load(_)) && !reading.is_at_end() => {
+                let message = "a COPY that loads is the last statement of its message";
+                Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
+            }
+            stored => self.simple(client, stored).await,
+        }
     }
 }
 
@@ -70,21 +91,14 @@ impl SimpleQueryHandler for Session {
         let who = who(client);
         let mut reading = Reading::new(&query.query);
         let none = reading.is_at_end();
-        let mut outcome = Ok(());
+        // As a Sync does, it ends the pipeline before it.
+        let mut outcome = self.settle(client, End::Sync).await;
+        if outcome.is_err() {
+            self.abandon().await;
+        }
         // Each statement is understood when its turn comes, because it may need those before it.
         while outcome.is_ok() && !reading.is_at_end() {
-            let next = match self.cancel.check() {
-                Ok(()) => self.next(&mut reading, &who).await,
-                Err(cancelled) => Err(cancelled),
-            };
-            outcome = match next {
-                Ok(Stored::Copy(copy)) if matches!(*copy, Copy::Load(_)) && !reading.is_at_end() => {
-                    let message = "a COPY that loads is the last statement of its message";
-                    Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
-                }
-                Ok(stored) => self.simple(client, &stored).await,
-                Err(refusal) => Err(refusal.into()),
-            };
+            outcome = self.timed(self.next_of_simple(client, &mut reading, &who)).await;
         }
         if self.copying.is_on() {
             return Ok(());
