@@ -17,12 +17,16 @@ mod faults;
 mod folder;
 mod keys;
 mod names;
+mod numbers;
+mod pipelines;
 mod portals;
 mod query;
+mod recompiled;
 mod remote;
 mod requests;
 #[path = "../common/server.rs"]
 mod server;
+mod settings;
 mod starting;
 mod statements;
 mod tls;
