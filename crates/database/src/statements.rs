@@ -160,39 +160,6 @@ impl Lockwork {
         }
     }
 
-    /// Understands a CALL, SELECT, INSERT, UPDATE or DELETE, to run it often, also from other threads. It goes on
-    /// calling the version of a procedure that there was.
-    ///
-    /// # Errors
-    /// [`Error::Sql`] with the place in the text, and what keeps a single statement from being registered.
-    pub fn prepare(&mut self, statement: &Statement<'_>) -> Result<Prepared, Error> {
-        self.prepare_for(statement, &[])
-    }
-
-    /// As [`Self::prepare`], for values of `$1` and so on that have at most this many decimals in expressions
-    /// ([`Prepared::scales`]).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn prepare_for(&mut self, statement: &Statement<'_>, scales: &[u8]) -> Result<Prepared, Error> {
-        self.fill_all()?;
-        if statement.kind() == Kind::Call {
-            let Known { compiled, id, .. } = self.known_of(statement)?;
-            let arguments = statement.arguments(&compiled)?;
-            let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
-            let kind = Kind::Call;
-            let longer = Vec::new();
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer });
-        }
-        let single = self.sql.catalogue.single_for(statement, scales)?;
-        let mut prepared = self.register_single(statement.kind(), single)?;
-        for single in self.longer(statement, &prepared.arguments, scales)? {
-            let longer = self.register_single(statement.kind(), single)?;
-            prepared.longer.push(longer);
-        }
-        Ok(prepared)
-    }
-
     /// Runs a prepared statement with values for `$1` and so on.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockwork_engine::Engine;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, MAX_BLOCK_BYTES};
-use lockwork_storage::{Database, Digest};
+use lockwork_storage::Digest;
 
 use crate::checkpoint::write::{CheckpointReport, clean};
 use crate::directory::{Directory, Listing};
@@ -24,7 +24,6 @@ use crate::order::{Order, Parts, Request, Waiting};
 use crate::recovery::{Progress, RecoveryReport, Source, recover};
 use crate::shared::{Shared, Statistics};
 use crate::threads::{Thread, Threads};
-use crate::transaction::Transaction;
 
 /// Requests that may wait for the order thread.
 pub(crate) const REQUESTS: usize = 1024;
@@ -381,73 +380,6 @@ impl Handle {
         self.give(Request::Call { block, reply: Box::new(then) })
     }
 
-    /// Makes a further call of a transaction, and `then` gets the transaction with it, and the block with its outcome:
-    /// one that aborted is no error, and has taken back itself only. As for [`Self::call_then`].
-    ///
-    /// # Errors
-    /// As there. `then` gets [`Error::Conflict`], [`Error::TooLong`], and [`Error::Engine`] on an engine that runs no
-    /// transactions of several calls; nothing has happened, and the transaction is gone.
-    pub fn step_then(
-        &self,
-        transaction: Transaction,
-        block: Vec<u8>,
-        then: impl FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        let then = move |outcome: Result<(Transaction, Vec<Vec<u8>>), Error>| {
-            then(outcome.map(|(transaction, mut ran)| (transaction, ran.pop().unwrap_or_default())));
-        };
-        self.steps_then(transaction, vec![block], false, then)
-    }
-
-    /// Makes further calls of a transaction by their blocks, one after the other, up to the first that does not commit.
-    /// If `commits`, and all of them do, the whole transaction is made for good: it is durable when `then` is called,
-    /// and no other transaction came between its calls. Otherwise all of it is taken back as after
-    /// [`Self::step_then`]. `then` gets the transaction, which is empty when it was made for good, and the blocks of
-    /// the calls that ran. As for [`Self::call_then`].
-    ///
-    /// # Errors
-    /// As there, and those of [`Self::step_then`] and [`Self::commit_then`].
-    pub fn steps_then(
-        &self,
-        transaction: Transaction,
-        blocks: Vec<Vec<u8>>,
-        commits: bool,
-        then: impl FnOnce(Result<(Transaction, Vec<Vec<u8>>), Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        blocks.iter().try_for_each(|block| is_block(block))?;
-        self.give(Request::Steps { transaction, blocks, commits, reply: Box::new(then) })
-    }
-
-    /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
-    /// nor panic. If it says that it has seen anything, that is all rows of `tables`, and they must not change until
-    /// the commit. `then` gets the transaction. As for [`Self::call_then`].
-    ///
-    /// # Errors
-    /// As there, and those of [`Self::step_then`].
-    pub fn look_then(
-        &self,
-        transaction: Transaction,
-        tables: Vec<String>,
-        look: impl FnOnce(&Database) -> bool + Send + 'static,
-        then: impl FnOnce(Result<Transaction, Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        let (look, reply) = (Box::new(look), Box::new(then));
-        self.give(Request::Look { transaction, tables, look, reply })
-    }
-
-    /// Makes the calls of a transaction for good, and calls `then` when they are durable. As for [`Self::call_then`].
-    ///
-    /// # Errors
-    /// As there. `then` gets [`Error::Conflict`] and [`Error::Full`], and nothing has happened, or why it is not known
-    /// whether it is durable.
-    pub fn commit_then(
-        &self,
-        transaction: Transaction,
-        then: impl FnOnce(Result<(), Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        self.steps_then(transaction, Vec::new(), true, move |outcome| then(outcome.map(drop)))
-    }
-
     /// Calls `read` with the engine while no batch runs, and returns what it says when all that it may have seen is
     /// durable. After a failed write of the log reads go on, and may see what is not durable and never will be.
     ///
@@ -487,7 +419,7 @@ impl Handle {
 }
 
 /// Refuses bytes that are no block.
-fn is_block(block: &[u8]) -> Result<(), Error> {
+pub(crate) fn is_block(block: &[u8]) -> Result<(), Error> {
     if (HEADER_BYTES as usize..=MAX_BLOCK_BYTES as usize).contains(&block.len()) {
         return Ok(());
     }

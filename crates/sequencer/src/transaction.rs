@@ -6,9 +6,11 @@
 //! it has been told nothing else: it is serializable, waits for nobody, and nobody for it. The price is that `n` calls
 //! are made `n` times over.
 
-use lockwork_storage::Digest;
+use lockwork_storage::{Database, Digest};
 
 use crate::error::Error;
+use crate::order::Request;
+use crate::sequencer::{Handle, is_block};
 
 /// The most calls of a transaction: each is made again for every later one.
 pub const MOST_CALLS: usize = 4096;
@@ -124,6 +126,75 @@ impl Transaction {
             }
         }
         lasting.into_iter().map(|(_, made)| made).collect()
+    }
+}
+
+impl Handle {
+    /// Makes a further call of a transaction, and `then` gets the transaction with it, and the block with its outcome:
+    /// one that aborted is no error, and has taken back itself only. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there. `then` gets [`Error::Conflict`], [`Error::TooLong`], and [`Error::Engine`] on an engine that runs no
+    /// transactions of several calls; nothing has happened, and the transaction is gone.
+    pub fn step_then(
+        &self,
+        transaction: Transaction,
+        block: Vec<u8>,
+        then: impl FnOnce(Result<(Transaction, Vec<u8>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let then = move |outcome: Result<(Transaction, Vec<Vec<u8>>), Error>| {
+            then(outcome.map(|(transaction, mut ran)| (transaction, ran.pop().unwrap_or_default())));
+        };
+        self.steps_then(transaction, vec![block], false, then)
+    }
+
+    /// Makes further calls of a transaction by their blocks, one after the other, up to the first that does not commit.
+    /// If `commits`, and all of them do, the whole transaction is made for good: it is durable when `then` is called,
+    /// and no other transaction came between its calls. Otherwise all of it is taken back as after
+    /// [`Self::step_then`]. `then` gets the transaction, which is empty when it was made for good, and the blocks of
+    /// the calls that ran. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there, and those of [`Self::step_then`] and [`Self::commit_then`].
+    pub fn steps_then(
+        &self,
+        transaction: Transaction,
+        blocks: Vec<Vec<u8>>,
+        commits: bool,
+        then: impl FnOnce(Result<(Transaction, Vec<Vec<u8>>), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        blocks.iter().try_for_each(|block| is_block(block))?;
+        self.give(Request::Steps { transaction, blocks, commits, reply: Box::new(then) })
+    }
+
+    /// Lets `look` see the database as a transaction has made it, on a thread of the sequencer: it must neither wait
+    /// nor panic. If it says that it has seen anything, that is all rows of `tables`, and they must not change until
+    /// the commit. `then` gets the transaction. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there, and those of [`Self::step_then`].
+    pub fn look_then(
+        &self,
+        transaction: Transaction,
+        tables: Vec<String>,
+        look: impl FnOnce(&Database) -> bool + Send + 'static,
+        then: impl FnOnce(Result<Transaction, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let (look, reply) = (Box::new(look), Box::new(then));
+        self.give(Request::Look { transaction, tables, look, reply })
+    }
+
+    /// Makes the calls of a transaction for good, and calls `then` when they are durable. As for [`Self::call_then`].
+    ///
+    /// # Errors
+    /// As there. `then` gets [`Error::Conflict`] and [`Error::Full`], and nothing has happened, or why it is not known
+    /// whether it is durable.
+    pub fn commit_then(
+        &self,
+        transaction: Transaction,
+        then: impl FnOnce(Result<(), Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.steps_then(transaction, Vec::new(), true, move |outcome| then(outcome.map(drop)))
     }
 }
 
