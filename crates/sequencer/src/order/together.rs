@@ -104,8 +104,8 @@ impl Order {
         }
     }
 
-    /// Makes further calls of a transaction, up to the first that does not commit. If `commits`, and all of them do, the
-    /// whole transaction is made for good.
+    /// Makes further calls of a transaction, up to the first that does not commit. If `commits`, and all of them do,
+    /// the whole transaction is made for good.
     pub(super) fn steps(&mut self, transaction: Transaction, blocks: &[Vec<u8>], commits: bool, reply: StepsReply) {
         self.drain();
         match self.try_steps(transaction, blocks, commits) {

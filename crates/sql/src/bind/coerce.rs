@@ -75,8 +75,8 @@ fn checked(expr: Expr, sql: SqlType) -> Expr {
     }
 }
 
-/// A text in quotes as the bytes, the number or the truth that it means, where one is needed. A number keeps its digits,
-/// as far as 64 bits hold them; one that is `assigned` is rounded when it has more.
+/// A text in quotes as the bytes, the number or the truth that it means, where one is needed. A number keeps its
+/// digits, as far as 64 bits hold them; one that is `assigned` is rounded when it has more.
 pub(super) fn meant(expr: Expr, to: SqlType, assigned: bool) -> Result<Expr> {
     let ExprKind::Text(text) = &expr.kind else { return Ok(expr) };
     let (text, place) = (String::from_utf8_lossy(text), expr.place);
@@ -89,10 +89,12 @@ pub(super) fn meant(expr: Expr, to: SqlType, assigned: bool) -> Result<Expr> {
         }
         SqlType::Integer(_) | SqlType::Decimal(..) | SqlType::Boolean => {
             let value = match to {
-                SqlType::Decimal(..) => match Value::numeric(&text).map_err(placed)? {
-                    Value::Numeric(_) if assigned => Value::parse(&text, to).map_err(placed)?,
-                    Value::Numeric(_) => return Err(super::strings::too_long(&text, place)),
-                    value => value,
+                SqlType::Decimal(..) => match Value::numeric(&text) {
+                    // It is rounded, or no number of this type.
+                    Ok(Value::Numeric(_)) | Err(_) if assigned => Value::parse(&text, to).map_err(placed)?,
+                    Err(error) => return Err(placed(error)),
+                    Ok(Value::Numeric(_)) => return Err(super::strings::too_long(&text, place)),
+                    Ok(value) => value,
                 },
                 _ => Value::parse(&text, to).map_err(placed)?,
             };
