@@ -2,7 +2,6 @@
 
 import doctest
 import re
-import subprocess
 import sys
 
 import pytest
@@ -42,20 +41,6 @@ def test_the_guide_runs(tmp_path, monkeypatch, has_numpy):
     finally:
         service.end()
         server.end()
-
-
-def test_the_package_needs_no_numpy(tmp_path):
-    script = tmp_path / "plain.py"
-    script.write_text(
-        "import sys\n"
-        "sys.modules['numpy'] = None\n"
-        "import lockwork\n"
-        "with lockwork.open() as db:\n"
-        "    db.define('CREATE PROCEDURE twice(x BIGINT, OUT y BIGINT) AS BEGIN y := x + x; END;')\n"
-        "    print(db.call_many('twice', [[1, 2]]))\n"
-    )
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (0, "{'y': [2, 4], 'sqlstate': ['', '']}\n"), ran.stderr
 
 
 def test_the_examples_of_the_package_run():
