@@ -21,7 +21,7 @@ use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::{Definition, Error, Journals, NodeOptions, Options, Role, Sequencer};
 use parts::{listeners, part};
-use set::{ACCOUNTS, Answer, BALANCE, Call, LEASE, READ, Set, TABLES, calls, until};
+use set::{ACCOUNTS, Answer, BALANCE, Call, LEASE, READ, Set, TABLES, calls, id, until};
 
 #[test]
 fn what_is_called_at_the_leader_is_run_by_all_parts() {
