@@ -139,7 +139,8 @@ impl Session {
                 let is_of_both = refusal.sqlstate == "42883" || refusal.message.starts_with(catalog::UNCLEAR);
                 // Of two operators that are not supported the catalog may name one that queries have.
                 let is_operator = |refusal: &Refusal| refusal.message.starts_with("the operator");
-                let is_of_both = is_of_both || is_operator(&refusal) && unknown.as_ref().is_some_and(is_operator);
+                let is_another = |own: &Refusal| is_operator(own) && !own.message.starts_with(&refusal.message);
+                let is_of_both = is_of_both || is_operator(&refusal) && unknown.as_ref().is_some_and(is_another);
                 let told = unknown.filter(|own| is_of_both && matches!(&*own.sqlstate, "0A000" | "42883"));
                 told.unwrap_or(refusal).behind(reading.before(piece))
             };

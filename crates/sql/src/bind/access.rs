@@ -273,7 +273,7 @@ impl Binder<'_> {
     }
 
     /// Whether it is a lower bound, and the bound, included; `None` if no value of the type lies behind it.
-    fn bound(&mut self, condition: &Condition<'_>, sql: SqlType) -> Result<Option<(bool, Expr)>> {
+    pub(super) fn bound(&mut self, condition: &Condition<'_>, sql: SqlType) -> Result<Option<(bool, Expr)>> {
         let (op, place) = (condition.op, condition.place);
         if sql.is_string() {
             return unsupported(place, "ranges of texts are not supported", "use a column of numbers as key");

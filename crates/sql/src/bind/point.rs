@@ -3,7 +3,7 @@
 use super::access::{MAX_ROWS, Path, in_order};
 use super::coerce::{has_more, meant, number, sought_constant};
 use super::expression::compare;
-use super::terms::{Elements, Term};
+use super::terms::{Condition, Elements, Term};
 use super::{Binder, Lifted, plain};
 use crate::error::{Result, SqlError, state};
 use crate::single::Purpose;
@@ -114,7 +114,12 @@ impl Binder<'_> {
         }
         let mut rest: Option<Expr> = None;
         for term in terms.into_iter().flatten() {
-            let condition = self.truth_of(&term.written(), true)?;
+            let condition = match term {
+                Term::Condition(condition) if self.is_sought(&condition, info.types[condition.column]) => {
+                    self.sought_condition(source, &condition, info.types[condition.column])?
+                }
+                term => self.truth_of(&term.written(), true)?,
+            };
             rest = Some(match rest {
                 None => condition,
                 Some(before) => {
@@ -125,6 +130,33 @@ impl Binder<'_> {
         }
         debug_assert!(self.row.as_ref().is_some_and(|(row, _)| *row == source), "conditions read this row");
         Ok(Point { key, lists, rest })
+    }
+
+    /// Whether a condition compares a column with a parameter so that values which the column cannot have are compared
+    /// before the statement runs.
+    fn is_sought(&self, condition: &Condition<'_>, sql: SqlType) -> bool {
+        let is_parameter = matches!(condition.value.kind, W::Placeholder(_) | W::TextPlaceholder(_));
+        let is_ordered = !sql.is_string() && sql != SqlType::Boolean;
+        let is_possible = match condition.op {
+            Comparison::Eq => true,
+            Comparison::Ne => false,
+            _ => is_ordered,
+        };
+        is_parameter && is_possible && self.lifted.is_some()
+    }
+
+    /// Binds such a condition.
+    fn sought_condition(&mut self, source: SourceId, condition: &Condition<'_>, sql: SqlType) -> Result<Expr> {
+        let (op, value) = match condition.op {
+            Comparison::Eq => (Comparison::Eq, self.equal_to(condition, sql)?),
+            _ => match self.bound(condition, sql)? {
+                Some((true, value)) => (Comparison::Ge, value),
+                Some((false, value)) => (Comparison::Le, value),
+                None => return Ok(Expr { ty: Ty::Boolean, ..number(0, 0, condition.place) }),
+            },
+        };
+        let column = self.column(source, condition.column, condition.place);
+        compare(op, column, value)
     }
 
     /// Adds a list of keys to the arguments. Returns the element that its loop is at, and the list.
