@@ -4,7 +4,7 @@ use super::{Binder, Lifted};
 use crate::catalogue::Constant;
 use crate::error::{Result, SqlError, state, unsupported, unsupported_in};
 use crate::single::Purpose;
-use crate::syntax::{Comparison, Place};
+use crate::syntax::{Comparison, Expr as Written, Place};
 use crate::text::bytes_of;
 use crate::tree::{Arithmetic, Expr, ExprKind, Role, Ty, VarType, Variable};
 use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten, round};
@@ -185,6 +185,22 @@ impl Binder<'_> {
             return Err(SqlError::new(state::OUT_OF_RANGE, place, message));
         }
         Ok(self.lift(value, to))
+    }
+
+    /// A constant of a type.
+    pub(crate) fn constant_of(&mut self, written: &Written, sql: SqlType) -> Result<Constant> {
+        let value = self.expression(written)?;
+        self.constant_from(value, sql)
+    }
+
+    pub(super) fn constant_from(&mut self, value: Expr, sql: SqlType) -> Result<Constant> {
+        let place = value.place;
+        let value = self.coerce(value, sql)?;
+        match value.kind {
+            ExprKind::Const(number) => Ok(Constant::Number(number)),
+            ExprKind::String(bytes) | ExprKind::Text(bytes) => Ok(Constant::String(bytes)),
+            _ => unsupported(place, "a constant is needed here", "write the value itself"),
+        }
     }
 
     /// In a single statement a constant becomes a parameter, so that statements that differ in constants only are one

@@ -416,22 +416,6 @@ fn string(bytes: Vec<u8>, place: Place) -> Expr {
 }
 
 impl<'a> Binder<'a> {
-    /// A constant of a type.
-    pub(crate) fn constant_of(&mut self, written: &syntax::Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
-        let value = self.expression(written)?;
-        self.constant_from(value, sql)
-    }
-
-    fn constant_from(&mut self, value: Expr, sql: SqlType) -> Result<crate::catalogue::Constant> {
-        let place = value.place;
-        let value = self.coerce(value, sql)?;
-        match value.kind {
-            ExprKind::Const(number) => Ok(crate::catalogue::Constant::Number(number)),
-            ExprKind::String(bytes) | ExprKind::Text(bytes) => Ok(crate::catalogue::Constant::String(bytes)),
-            _ => crate::error::unsupported(place, "a constant is needed here", "write the value itself"),
-        }
-    }
-
     /// Binds a single statement: its constants become parameters, and what it answers becomes results. Also its LIMIT
     /// becomes one if it `shares`, with room for more rows than it says. In a parameter that lists keys there is room
     /// for `capacity` of them. `scales` are the decimals that `$1` and so on have at least in expressions.
