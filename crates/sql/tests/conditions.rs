@@ -20,16 +20,26 @@ fn session() -> Session {
 }
 
 #[test]
-fn a_value_with_more_decimals_than_the_key_is_refused_and_not_rounded() {
+fn a_value_with_more_decimals_than_the_key_is_compared_exactly_or_refused_and_not_rounded() {
     let mut session = session();
+    for (text, found) in [
+        ("SELECT id FROM t WHERE id = 1.5;", "id"),
+        ("DELETE FROM t WHERE id = 1.5;", "rows = 0"),
+        ("UPDATE t SET v = 0 WHERE id = -1.5;", "rows = 0"),
+        ("UPDATE t SET v = 0 WHERE id IN (1.5, 2.5);", "rows = 0"),
+        ("SELECT id FROM t WHERE id > 1.5 LIMIT 9;", "id\n2\n3"),
+        ("SELECT id FROM t WHERE 1.5 > id LIMIT 9;", "id\n1"),
+        ("SELECT id FROM t WHERE id BETWEEN 1.4 AND 3.6 LIMIT 9;", "id\n2\n3"),
+        ("SELECT id FROM t WHERE id IN (1.5, 2.00, 3.25);", "id\n2"),
+        ("SELECT id FROM t WHERE id = 2 AND v < 2.5;", "id\n2"),
+        ("SELECT id FROM t WHERE id IN (2, 3) AND v > 2.5;", "id\n3"),
+        ("SELECT v FROM prices WHERE price = 1.005;", "v"),
+        ("SELECT v FROM prices WHERE price = ANY('{1.005,1.010}');", "v\n101"),
+    ] {
+        assert_eq!(session.run(text), format!("{found}\n"), "{text}");
+    }
     for text in [
-        "SELECT id FROM t WHERE id = 1.5;",
-        "DELETE FROM t WHERE id = 1.5;",
-        "UPDATE t SET v = 0 WHERE id = -1.5;",
-        "SELECT id FROM t WHERE id > 1.5 LIMIT 9;",
-        "SELECT id FROM t WHERE 1.5 > id LIMIT 9;",
-        "SELECT id FROM t WHERE id BETWEEN 1.4 AND 3.6 LIMIT 9;",
-        "SELECT v FROM prices WHERE price = 1.005;",
+        "CREATE PROCEDURE q(OUT n BIGINT) AS BEGIN SELECT v INTO n FROM t WHERE id = 1.5; END;",
         "CREATE PROCEDURE p(a DECIMAL(9, 4), OUT n BIGINT) AS BEGIN
              SELECT COUNT(*) INTO n FROM (SELECT v FROM prices WHERE price > a LIMIT 9) AS q;
          END;",

@@ -179,3 +179,68 @@ fn calls_copies_and_binary_values_are_rounded_like_others() {
     });
     assert_eq!(server.end(), Some(0));
 }
+
+#[test]
+fn lists_of_keys_and_conditions_beside_a_key_compare_exactly() {
+    const TWO: &str = "SELECT id FROM items WHERE id IN ($1, $2) AND price > $3";
+    const ANY: &str = "SELECT id FROM items WHERE id = ANY($1) AND price BETWEEN $2 AND $3";
+    const KEYS: &str = "SELECT id FROM levels WHERE price = ANY($1)";
+    let server = serve();
+    let mut client = Raw::of(&server);
+    client.query("CREATE TABLE levels (price DECIMAL(9, 2) PRIMARY KEY, id INTEGER NOT NULL)").unwrap();
+    client.query("INSERT INTO levels VALUES (-1.01, 1), (1.00, 2), (1.01, 3), (2.00, 4)").unwrap();
+    client.query("INSERT INTO items VALUES (1, -1.01, 1), (2, 1.00, 2), (3, 1.01, 3), (4, 2.00, 4)").unwrap();
+    let many: Vec<String> = (-300..300).map(|id| id.to_string()).collect();
+    let many = format!("{{{}}}", many.join(","));
+    let cases: [(&str, &[&str], &str); 22] = [
+        (TWO, &["2", "3", "1.005"], "3"),
+        (TWO, &["2", "3", "0.9999"], "2 3"),
+        (TWO, &["2", "3", "1"], "3"),
+        (ANY, &["{1,2,3,4}", "1.0001", "1.9999"], "3"),
+        // Procedures for longer lists have the decimals too.
+        (ANY, &["{1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17}", "-1.0101", "1.0099"], "1 2"),
+        (ANY, &[&many, "1.00999999", "2"], "3 4"),
+        ("SELECT id FROM items WHERE id = 3 AND price = $1", &["1.0100"], "3"),
+        ("SELECT id FROM items WHERE id = 3 AND price = $1", &["1.0149"], ""),
+        ("SELECT id FROM items WHERE id = 3 AND price = CAST($1 AS DECIMAL(9, 2))", &["1.0149"], "3"),
+        ("SELECT id FROM items WHERE id = 3 AND price * $1 > $2", &["1.0825", "1.09332"], "3"),
+        ("SELECT id FROM items WHERE id = 3 AND price * $1 > $2", &["1.0825", "1.093325"], ""),
+        ("SELECT id FROM items WHERE id = 3 AND NOT (price > $1) AND price NOT IN ($2, 7)", &["1.015", "1.014"], "3"),
+        (KEYS, &["{1.005,1.010,2}"], "3 4"),
+        (KEYS, &["{1.005,99999999999999999999.5,NULL,-1.01}"], "1"),
+        (KEYS, &["{1.005}"], ""),
+        ("SELECT id FROM levels WHERE price IN ($1, $2)", &["1.005", "1.010"], "3"),
+        ("SELECT id FROM levels WHERE price IN (1.005, 1.010, '2.000', '1.0000001')", &[], "3 4"),
+        ("SELECT id FROM levels WHERE price = 1.005 OR price = $1", &["2.0000"], "4"),
+        ("SELECT id FROM items WHERE n > 0 AND price = ANY($1) ORDER BY id", &["{1.005,1.010,2}"], "3 4"),
+        ("SELECT id FROM items WHERE n > 0 AND price <> ALL($1) ORDER BY id", &["{1.005,1.010,1e30}"], "1 2 4"),
+        ("SELECT id FROM items WHERE n > 0 AND price <> ALL($1) ORDER BY id", &["{1.005,NULL}"], ""),
+        ("SELECT id FROM items WHERE n > 0 AND price IN ($1, 2) AND price < $2 ORDER BY id", &["1.005", "2.001"], "4"),
+    ];
+    for (text, values, expected) in cases {
+        let answered = client.prepared(text, values).unwrap();
+        assert!(!answered.contains("ERROR"), "{text} with {values:?}: {answered}");
+        let rows: Vec<&str> = answered.lines().filter(|line| line.parse::<i32>().is_ok()).collect();
+        assert_eq!(rows.join(" "), expected, "{text} with {values:?}");
+    }
+    let update = "UPDATE items SET price = price * $1 WHERE id IN (1, 2) AND price > $2";
+    assert!(client.prepared(update, &["1.505", "0.995"]).unwrap().ends_with("UPDATE 1"));
+    let computed = client.query("SELECT price FROM items WHERE id = 2").unwrap();
+    assert!(computed.starts_with("1.51"), "{computed}");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = connect(&server).await;
+        let ids = |rows: Vec<tokio_postgres::Row>| rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>();
+        // 1.005 and 1.01 in binary.
+        let list = vec![Numeric(&[1, 50]), Numeric(&[1, 100])];
+        assert_eq!(ids(client.query(KEYS, &[&list]).await.unwrap()), [3]);
+        let list = vec![1.5, 3.0];
+        let text = "SELECT id FROM items WHERE id = ANY($1) AND n < $2";
+        let types = [Type::FLOAT8_ARRAY, Type::FLOAT8];
+        for (bound, expected) in [(3.5, &[3][..]), (2.5, &[])] {
+            let values: [(&(dyn ToSql + Sync), Type); 2] = [(&list, types[0].clone()), (&bound, types[1].clone())];
+            assert_eq!(ids(client.query_typed(text, &values).await.unwrap()), expected, "{bound}");
+        }
+    });
+    assert_eq!(server.end(), Some(0));
+}
