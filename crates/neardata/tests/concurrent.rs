@@ -238,6 +238,7 @@ fn transfers_and_bulk_updates_keep_every_sum_right() {
             loadr r5, r2[numbers.value]\nadd r5, r5, r3\nstorer r5, r2[numbers.value]\ncommit";
         let transfer = host.register(common::procedure(source)).unwrap();
         let raised = AtomicU64::new(0);
+        let sums = [const { AtomicU64::new(0) }; 2];
         std::thread::scope(|scope| {
             for thread in 0..2 {
                 let host = &host;
@@ -273,14 +274,18 @@ fn transfers_and_bulk_updates_keep_every_sum_right() {
                     // A serializable one waits for the writers in the table, but not for ever.
                     if let Ok(sum) = worker.aggregate(0, &everything, &at_most, &folds) {
                         assert_eq!(sum.values, Some(vec![20_000 + raised as i64]));
+                        sums[0].fetch_add(1, Ordering::Relaxed);
                     }
                     let (mut sum, mut transaction) = (0, worker.begin());
                     if transaction.scan(0, &0_i64.to_le_bytes(), 100, &mut |image| sum += number(image, 8)).is_ok() {
                         assert_eq!(sum, 20_000 + raised as i64);
+                        sums[1].fetch_add(1, Ordering::Relaxed);
                     }
                 }
             });
         });
+        let sums = sums.map(AtomicU64::into_inner);
+        assert!(sums.iter().all(|&sums| sums > 0), "no sum was compared: {sums:?}");
         let counters = host.counters();
         assert_eq!((counters.committed >= 800, counters.failed), (true, 0), "{counters:?}");
         assert!(counters.bulk_committed > 0 && raised.load(Ordering::Relaxed) > 0, "{counters:?}");

@@ -65,6 +65,11 @@ pub trait ReadQueue: Send {
     /// How many slots there are.
     fn depth(&self) -> usize;
 
+    /// Whether the queue reads through io_uring.
+    fn uses_io_uring(&self) -> bool {
+        false
+    }
+
     /// Begins to read `count` pages, at most [`RUN_PAGES`], from `first` on into a slot that is not in use.
     fn submit(&mut self, slot: usize, first: u32, count: usize);
 

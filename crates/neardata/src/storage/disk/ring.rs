@@ -64,6 +64,10 @@ impl<'f> Ring<'f> {
 }
 
 impl ReadQueue for Ring<'_> {
+    fn uses_io_uring(&self) -> bool {
+        true
+    }
+
     fn depth(&self) -> usize {
         self.slots.len()
     }
