@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_engine::conformance::{Random, accounts, fill, prepared};
 use lockwork_engine::{Engine, EngineError, Options};
-use lockwork_locknet::client::Locks;
+use lockwork_locknet::client::{LockError, Locks};
 use lockwork_locknet::lockd::{self, Lockd};
 use lockwork_locknet::plane::InProcess;
 use lockwork_netengine::NetworkEngine;
@@ -105,6 +105,15 @@ fn a_worker_that_is_killed_is_named_and_nobody_waits_for_it() {
     }
 }
 
+/// Whether another session holds a lock.
+fn is_held(locks: &Locks, lock: u64) -> bool {
+    match locks.exclusive(lock).try_acquire() {
+        Ok(_) => false,
+        Err(LockError::Busy(_)) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
 #[test]
 fn locks_of_a_worker_that_was_killed_are_free_when_its_lease_is_over() {
     const LOCKS: u64 = 32;
@@ -120,7 +129,7 @@ fn locks_of_a_worker_that_was_killed_are_free_when_its_lease_is_over() {
     let held: Vec<u64> = loop {
         std::thread::sleep(Duration::from_millis(20));
         signal(worker, libc::SIGSTOP);
-        let held: Vec<u64> = (0..LOCKS).filter(|lock| locks.exclusive(*lock).try_acquire().is_err()).collect();
+        let held: Vec<u64> = (0..LOCKS).filter(|lock| is_held(&locks, *lock)).collect();
         if !held.is_empty() {
             break held;
         }
