@@ -402,7 +402,7 @@ fn parameters_have_the_types_of_what_they_stand_beside() {
     for (text, expected) in [
         (
             "SELECT count(*) FROM accounts WHERE balance < $1 AND owner = $2 AND id > $3 LIMIT $4",
-            "DECIMAL(12, 2), TEXT, BIGINT, BIGINT",
+            "DECIMAL(18, 2), TEXT, BIGINT, BIGINT",
         ),
         (
             "SELECT count(*) FROM lines WHERE at > $1 AND n IN ($2, $3) AND paid = $4 AND $5",
