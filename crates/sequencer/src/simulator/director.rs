@@ -258,8 +258,8 @@ impl Director {
                 }
                 client.at = state.now + think;
             }
-            // Its outcome is not known any more.
-            (Said::TooOld, Some(Task::Transfer { .. })) => (client.task, client.at) = (None, state.now + think),
+            // The log says whether it has happened; a call that waits anywhere is refused too. So it may be made anew.
+            (Said::TooOld, Some(_)) => (client.task, client.at) = (None, state.now + think),
             // Its outcome is not known, and a second one might be another.
             (Said::Unknown, Some(Task::Define { .. })) => (client.task, client.at) = (None, state.now + think),
             (Said::Elsewhere(Some(node)), Some(_)) if *node != client.node => {
