@@ -314,7 +314,8 @@ mod tests {
         for name in ["", "#a", "a b", "a\nb", &"a".repeat(64)] {
             assert!(matches!(Users::set(&path, name, Right::Call, "x"), Err(UsersError::Word(_))), "{name}");
         }
-        assert!(Users::set(&path, "eve", Right::Call, "").is_err());
+        let empty = Users::set(&path, "eve", Right::Call, "").unwrap_err().to_string();
+        assert!(empty.starts_with("a password has 1 to "), "{empty}");
         assert_eq!(users.list().unwrap().len(), 1);
     }
 

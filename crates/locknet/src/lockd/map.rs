@@ -161,7 +161,8 @@ mod tests {
             assert_eq!(handed_of(key, text, &parts), Ok(None), "{key}");
         }
         for (key, text) in [("5/4/0", "x"), ("5", "80 1"), ("64/4/0", "80 1"), ("5/x/0", "80 1")] {
-            assert!(handed_of(key, text, &parts).is_err(), "{key}");
+            let wrong = handed_of(key, text, &parts).unwrap_err();
+            assert!(wrong.contains(&format!("{key}' is '{text}', which no lockd writes")), "{wrong}");
         }
     }
 

@@ -264,7 +264,6 @@ mod tests {
 
     #[test]
     fn pieces_that_do_not_follow_are_refused() {
-        let (mut to, _) = shares();
         let piece = |stamp: u64, start: u64, total: u64, bytes: &[u8]| {
             let mut frame = Vec::new();
             frame.u64(stamp);
@@ -273,11 +272,34 @@ mod tests {
             frame.bytes(bytes);
             frame
         };
-        for wrong in
-            [piece(1, 1, 3, b"ab"), piece(1, 0, 1, b"ab"), piece(1, 0, u64::MAX, b"ab"), piece(1, u64::MAX, 2, b"ab")]
-        {
-            assert!(to.take(0, &mut Reader::new(&wrong)).is_err());
+        let refusal = |to: &mut Shares, wrong: &[u8]| to.take(0, &mut Reader::new(wrong)).unwrap_err().0;
+        // The first piece of a value, and a piece behind three bytes that have come.
+        for (known, wrong) in [
+            (0, piece(1, 1, 3, b"ab")),
+            (0, piece(1, 0, 1, b"ab")),
+            (0, piece(1, 0, MOST + 1, b"ab")),
+            (0, piece(1, 0, u64::MAX, b"ab")),
+            (0, piece(1, u64::MAX, 2, b"ab")),
+            (3, piece(1, 0, 5, b"ab")),
+            (3, piece(1, 2, 5, b"ab")),
+            (3, piece(1, 4, 6, b"ab")),
+            (3, piece(1, 3, 4, b"ab")),
+        ] {
+            let (mut to, _) = shares();
+            if known > 0 {
+                assert_eq!(to.take(0, &mut Reader::new(&piece(1, 0, 5, b"abc"))).unwrap(), Piece::More);
+            }
+            let [start, total] = [8, 16].map(|at| u64::from_le_bytes(wrong[at..at + 8].try_into().unwrap()));
+            assert_eq!(refusal(&mut to, &wrong), format!("bytes {start} of {total} behind {known}"));
+            // The refused piece has changed nothing: the one that follows is taken.
+            let rest = piece(1, known, 5, &b"abcde"[known as usize..]);
+            assert_eq!(to.take(0, &mut Reader::new(&rest)).unwrap(), Piece::Last);
+            assert_eq!(to.exchange.take(1, 0), Some(b"abcde".to_vec()));
         }
-        assert!(to.take(0, &mut Reader::new(&[0; 20])).is_err());
+        let (mut to, _) = shares();
+        for short in [0, 7, 20] {
+            let error = refusal(&mut to, &vec![0; short]);
+            assert!(error.contains("bytes"), "{error}");
+        }
     }
 }
