@@ -157,7 +157,7 @@ fn a_transaction_that_panics_is_taken_back() {
         panic!("on purpose")
     };
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.together(&mut panics)));
-    assert!(caught.is_err());
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(engine.digest().unwrap(), before);
 }
 

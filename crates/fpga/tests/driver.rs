@@ -91,7 +91,7 @@ fn a_card_that_hangs_is_told_with_its_stages_and_takes_no_more_work() {
     let card = SoftwareCard::new(2, Faults { hang_after: 120, ..Faults::default() });
     let cell = std::cell::RefCell::new(Some(card));
     let mut engine = prepared(&|| on(cell.borrow_mut().take().unwrap()), false);
-    let mut lost = 0;
+    let (mut lost, mut texts) = (0, 0);
     for seed in 0..3 {
         let batch = fill(&*engine, &mut Random(seed), &["deposit"], 100);
         let Err(refused) = engine.submit(batch) else {
@@ -101,8 +101,9 @@ fn a_card_that_hangs_is_told_with_its_stages_and_takes_no_more_work() {
         };
         let text = refused.to_string();
         assert!(text.contains("the watchdog barked (workers 0)") && text.contains("worker 1: "), "{text}");
+        texts += 1;
     }
-    assert_eq!(lost, 100);
+    assert_eq!((lost, texts), (100, 1), "the second batch is lost, and the third refused");
     assert!(engine.digest().is_err());
 }
 
