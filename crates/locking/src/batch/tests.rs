@@ -133,11 +133,13 @@ fn an_unknown_record_is_refused_by_name_behind_what_stood_in_front_of_it() {
 fn impossible_sizes_and_offsets_are_refused() {
     let config = |capacity, deferred_limit| BatchConfig { records: 1, capacity, deferred_limit };
     assert_eq!(BatchLocks::new(config(0, 1)).unwrap_err(), BatchError::Capacity { capacity: 0 });
-    assert!(BatchLocks::new(config(CHAIN_LIMIT + 1, 1)).is_err());
+    let capacity = CHAIN_LIMIT + 1;
+    assert_eq!(BatchLocks::new(config(capacity, 1)).unwrap_err(), BatchError::Capacity { capacity });
     assert_eq!(BatchLocks::new(config(1, 0)).unwrap_err(), BatchError::NoDeferredQueue);
     let accesses = [access(0, Shared)];
-    assert!(FlatSets::new(&[0, 1, 0], &accesses).is_err());
-    assert!(FlatSets::new(&[0, 2], &accesses).is_err());
+    let refused = |offsets: &[u32]| FlatSets::new(offsets, &accesses).unwrap_err();
+    assert_eq!(refused(&[0, 1, 0]), BatchError::Offsets { index: 2, offset: 0, least: 1, length: 1 });
+    assert_eq!(refused(&[0, 2]), BatchError::Offsets { index: 1, offset: 2, least: 0, length: 1 });
     assert_eq!(FlatSets::new(&[0, 0, 1], &accesses).unwrap().len(), 2);
 }
 
