@@ -16,8 +16,8 @@ use super::*;
 const ROWS: u64 = 2_000;
 const SEED: u64 = u64::MAX - 3;
 
-/// The PostgreSQL server that `scripts/setup` installs together with pgbench; `None`, and the test is skipped, where there
-/// is none. One that does not work is a failure.
+/// The PostgreSQL server that `scripts/setup` installs together with pgbench. Where there is none, it is `None` and the
+/// test is skipped; one that does not work is a failure.
 fn installation() -> Option<Installation> {
     match Installation::find() {
         Err(error @ PostgresError::Absent { .. }) => {
@@ -28,8 +28,8 @@ fn installation() -> Option<Installation> {
     }
 }
 
-/// A server that a module can be compiled for. Without its headers, which no script installs, the module has declarations
-/// of its own for PostgreSQL 15 to 17.
+/// A server that a module can be compiled for. Without the server's headers, which no script installs, the module has
+/// declarations of its own for PostgreSQL 15 to 17.
 fn with_module() -> Option<Installation> {
     let installation = installation()?;
     if installation.headers().is_none() && !(15..=17).contains(&installation.major) {
