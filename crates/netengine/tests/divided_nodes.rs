@@ -55,12 +55,12 @@ fn one_call_that_is_refused_for_its_id_refuses_no_other() {
     let journal = SimulatedJournal::new(1);
     let mut set = Set::new(&journal, 2, true);
     set.furnish();
-    set.call(&[(1, 7, vec![1, 2, 3])]).unwrap();
+    set.call(&[(1, 900, vec![1, 2, 3])]).unwrap();
     let leader = set.leader();
     let handle = set.nodes[leader].as_ref().unwrap().handle();
     let (sender, answers) = channel();
     let calls = |number: usize| match number {
-        50 => (1, 7, vec![1, 2, 4]),
+        50 => (1, 900, vec![1, 2, 4]),
         number => (1, 1000 + number as u64, vec![1, 2, 1]),
     };
     for number in 0..100 {
