@@ -108,7 +108,7 @@ impl Failure {
             "53100" => ("DiskFull", true),
             "53300" => ("ConnectError", true),
             "57P01" => ("Closed", false),
-            "22R01" => ("SqlError", false),
+            "22R01" | "22R02" => ("SqlError", false),
             state if is_of_value(state, &message) => ("DataError", false),
             state if state.starts_with("58") || state.starts_with("XX") => ("Error", false),
             state if position.is_some() || ["08", "0A", "26", "34", "42", "54", "55"].contains(&&state[..2]) => {

@@ -200,7 +200,11 @@ pub(crate) fn to_decimal(object: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<(
     } else {
         (object.extract::<i64>().map_err(|_| wrong())?, 0)
     };
-    rescaled(number, scale, shape).ok_or_else(|| {
+    // Of a float no digit is certain, so none is rounded away.
+    let is_inexact = object.is_instance_of::<PyFloat>()
+        && matches!(shape.kind, Kind::Decimal(Some((_, to))) if scale > to && needed_decimals(number, scale) > to);
+    let fitting = if is_inexact { None } else { rescaled(number, scale, shape) };
+    fitting.ok_or_else(|| {
         let wanted = shape.kind.wanted();
         let shown = object.str().map_or_else(|_| "the number".into(), |text| text.to_string());
         Failure::value("22003", format!("{shown} does not fit '{}', which is {wanted}", shape.name)).into()
@@ -221,7 +225,16 @@ fn parsed(decimal: &Bound<'_, PyAny>) -> Option<(i64, u8)> {
     Some((number, u8::try_from(needed.len()).ok()?))
 }
 
-/// The number with the decimals of its type; `None` when it does not fit.
+/// The decimals that a number needs: zeros at the end are none.
+fn needed_decimals(mut number: i64, mut scale: u8) -> u8 {
+    while scale > 0 && number % 10 == 0 {
+        (number, scale) = (number / 10, scale - 1);
+    }
+    scale
+}
+
+/// Rounds a number half away from zero to the decimals of its type, as the server does with what is assigned. Returns
+/// `None` if the result has too many digits.
 pub(crate) fn rescaled(number: i64, scale: u8, shape: &Shape) -> Option<(i64, u8)> {
     let most = 10_i64.pow(18);
     let Kind::Decimal(Some((precision, to))) = shape.kind else {
@@ -230,11 +243,9 @@ pub(crate) fn rescaled(number: i64, scale: u8, shape: &Shape) -> Option<(i64, u8
     let number = if scale <= to {
         number.checked_mul(10_i64.checked_pow(u32::from(to - scale))?)?
     } else {
-        let power = 10_i64.checked_pow(u32::from(scale - to))?;
-        if number % power != 0 {
-            return None;
-        }
-        number / power
+        let power = 10_i128.checked_pow(u32::from(scale - to))?;
+        let half = power / 2 * i128::from(number.signum());
+        i64::try_from((i128::from(number) + half) / power).ok()?
     };
     (number.checked_abs()? < 10_i64.checked_pow(u32::from(precision))?).then_some((number, to))
 }

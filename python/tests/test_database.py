@@ -187,12 +187,17 @@ def test_errors_have_their_fields(bank):
         assert (caught.value.sqlstate, caught.value.message) == ("LW007", "never")
     # What only the database knows not to fit is no abort either.
     bank.define("CREATE PROCEDURE narrow(n TINYINT UNSIGNED, s VARCHAR(2), d DECIMAL(3, 1)) AS BEGIN NULL; END;")
-    for values in [(-1, "", 0), (256, "", 0), (1, "abc", 0), (1, "", 100), (1, "", Decimal("0.01"))]:
+    for values in [(-1, "", 0), (256, "", 0), (1, "abc", 0), (1, "", 100), (1, "", Decimal("99.95"))]:
         with pytest.raises(lockwork.DataError):
             bank.call("narrow", *values)
         with pytest.raises(lockwork.DataError):
             bank.call_many("narrow", [[value] for value in values])
     assert bank.call("narrow", 255, "ab", Decimal("-99.9")) == ()
+    # What is assigned is rounded, half away from zero.
+    bank.define("CREATE PROCEDURE rounded(d DECIMAL(3, 1), OUT r DECIMAL(3, 1)) AS BEGIN r := d; END;")
+    for value, expected in [("0.05", "0.1"), ("-0.05", "-0.1"), ("0.049", "0.0"), ("99.94", "99.9")]:
+        assert bank.call("rounded", Decimal(value)).r == Decimal(expected)
+        assert list(bank.call_many("rounded", [[Decimal(value)]])["r"]) == [Decimal(expected)]
     with pytest.raises(lockwork.SqlError) as caught:
         bank.execute("SELECT id FROM accounts WHERE id = 1; SELECT 2")
     assert caught.value.sqlstate == "42601"

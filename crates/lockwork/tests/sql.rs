@@ -464,7 +464,7 @@ fn a_statement_knows_what_time_it_is_when_it_runs() {
     for (wrong, why) in [
         ("CREATE PROCEDURE p(OUT t TIMESTAMP) AS BEGIN t := CURRENT_TIMESTAMP; END;", "a procedure has no clock"),
         ("CALL note(now(), now());", "this is a timestamp"),
-        ("CREATE TABLE l (id BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL DEFAULT now());", "clock"),
+        ("CREATE TABLE l (id BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL DEFAULT now());", "a DEFAULT is a constant"),
     ] {
         let refused = database.sql(wrong).unwrap_err().to_string();
         assert!(refused.contains(why), "{wrong}: {refused}");

@@ -148,19 +148,23 @@ async fn opening<S: AsyncRead + AsyncWrite + Unpin>(
     const MAX_LENGTH: u32 = 10_000;
     loop {
         let (length, code) = (socket.read_u32().await?, socket.read_u32().await?);
+        let rest = u64::from(length.min(MAX_LENGTH).saturating_sub(8));
         match code {
             CANCEL if length == 16 => {
                 cancels.cancel(socket.read_i32().await?, socket.read_i32().await?);
                 return Ok(Opening::Cancel);
             }
-            CANCEL => return Ok(Opening::Cancel),
+            CANCEL => {
+                // Bytes left unread would reset the connection.
+                tokio::io::copy(&mut socket.take(rest), &mut tokio::io::sink()).await?;
+                return Ok(Opening::Cancel);
+            }
             TLS if has_tls => {
                 socket.write_all(b"S").await?;
                 return Ok(Opening::Tls);
             }
             TLS | GSSAPI => socket.write_all(b"N").await?,
             _ => {
-                let rest = u64::from(length.min(MAX_LENGTH).saturating_sub(8));
                 tokio::io::copy(&mut socket.take(rest), &mut tokio::io::sink()).await?;
                 return Ok(Opening::Session);
             }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use lockwork::request_id;
+
 use crate::client::{Client, bind, execute, message};
 use crate::folder::Folder;
 use crate::server::Server;
@@ -139,8 +141,10 @@ fn what_is_no_part_of_a_transaction_is_the_first_of_its_pipeline() {
     assert_eq!(created, "CREATE TABLE; INSERT 0 1");
     let insert = "INSERT INTO t VALUES (1, 0)";
     assert_eq!(pipeline(&mut client, &[insert]), "INSERT 0 1");
-    assert!(pipeline(&mut client, &["CALL add(1) REQUEST 7", "CALL add(1)"]).ends_with("1; CALL; 2; CALL"));
-    for last in ["CREATE TABLE u (id INTEGER PRIMARY KEY)", "CALL add(1) REQUEST 8", "COPY t TO STDOUT"] {
+    let once = format!("CALL add(1) REQUEST '{}'", request_id().unwrap());
+    assert!(pipeline(&mut client, &[&once, "CALL add(1)"]).ends_with("1; CALL; 2; CALL"));
+    let once = format!("CALL add(1) REQUEST '{}'", request_id().unwrap());
+    for last in ["CREATE TABLE u (id INTEGER PRIMARY KEY)", &once, "COPY t TO STDOUT"] {
         let failed = pipeline(&mut client, &["UPDATE t SET v = 100 WHERE id = 1", last]);
         assert!(failed.starts_with("UPDATE 1; ERROR 25001"), "{last}: {failed}");
     }
