@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ class Program:
         self.process = subprocess.Popen([binary, *map(str, words)], stdout=subprocess.PIPE, text=True)
         self.ready = self.process.stdout.readline().strip()
         assert "ready" in self.ready, self.ready
+
+    def stop(self):
+        """Stops it, and waits until each of its threads stands still: until then one could still answer."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in tasks.glob("*/stat")):
+            time.sleep(0.001)
 
     def end(self, how=signal.SIGTERM):
         if self.process.poll() is None:

@@ -19,7 +19,7 @@ def start_bank(start_server, tmp_path):
 
 def kill_under(server, ask):
     """Kills a server while it has something to do, and gives the error of whoever asked."""
-    server.process.send_signal(signal.SIGSTOP)
+    server.stop()
     caught = []
 
     def asks():
@@ -95,7 +95,7 @@ def test_a_call_with_an_id_goes_on_at_the_next_server_when_its_own_is_stopped(st
     with lockwork.connect(",".join(server.address for server in servers), call_timeout=4) as database:
         transfer = database.procedure("transfer")
         assert transfer(1, 2, 25).left == 975
-        servers[0].process.send_signal(signal.SIGSTOP)
+        servers[0].stop()
         try:
             begun = time.monotonic()
             # The other server is another bank, so that it is seen where the call was made.
@@ -107,7 +107,7 @@ def test_a_call_with_an_id_goes_on_at_the_next_server_when_its_own_is_stopped(st
         assert database.execute("SELECT balance FROM accounts WHERE id = 1").scalar() == 970
     with lockwork.connect(servers[0].address, call_timeout=1) as database:
         transfer = database.procedure("transfer")
-        servers[0].process.send_signal(signal.SIGSTOP)
+        servers[0].stop()
         try:
             with pytest.raises(lockwork.Closed, match="no answer within 1 s.*is not known") as caught:
                 transfer(1, 2, 1)

@@ -173,7 +173,7 @@ def test_other_threads_run_while_one_waits(start_server):
     server = start_server()
     with lockwork.connect(server.address) as bank:
         bank.define(BANK)
-        server.process.send_signal(signal.SIGSTOP)
+        server.stop()
         try:
             waiting = threading.Thread(target=lambda: bank.execute("SELECT balance FROM accounts WHERE id = 1"))
             waiting.start()
@@ -207,7 +207,7 @@ def test_ctrl_c_ends_a_wait(start_server):
         stdin=subprocess.PIPE,
     )
     assert worker.stdout.readline() == "ready\n"
-    server.process.send_signal(signal.SIGSTOP)
+    server.stop()
     try:
         worker.stdin.write("\n")
         worker.stdin.flush()

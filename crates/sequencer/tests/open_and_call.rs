@@ -207,7 +207,7 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
         let refuses = |sequencer: &lockwork_sequencer::Sequencer| {
             let digest = sequencer.digest().unwrap();
             for call in [first[0].clone(), (0, 5, vec![1, 2, 5])] {
-                let refused = sequencer.call_batch(batch(&[call.clone()])).unwrap_err();
+                let refused = sequencer.call_batch(batch(std::slice::from_ref(&call))).unwrap_err();
                 assert!(matches!(refused.error, Error::RequestTooOld { request, .. } if request == id(call.1)));
                 let alone = sequencer.handle().call(&mut block(&call)).unwrap_err();
                 assert!(matches!(alone, Error::RequestTooOld { .. }), "{alone}");

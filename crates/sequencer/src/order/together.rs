@@ -32,6 +32,17 @@ struct Logged {
     room: usize,
 }
 
+/// What became of further calls of a transaction.
+#[derive(Default)]
+struct Stepped {
+    /// The transaction with these calls; an empty one when it has ended.
+    transaction: Transaction,
+    /// The blocks of the calls that were made.
+    ran: Vec<Vec<u8>>,
+    /// What has to be logged before the transaction is acknowledged.
+    logged: Option<Logged>,
+}
+
 const HEADER: usize = HEADER_BYTES as usize;
 
 /// Writes a call into the only block of a batch.
@@ -109,11 +120,11 @@ impl Order {
     pub(super) fn steps(&mut self, transaction: Transaction, blocks: &[Vec<u8>], commits: bool, reply: StepsReply) {
         self.drain();
         match self.try_steps(transaction, blocks, commits) {
-            Ok((transaction, ran, None)) => {
+            Ok(Stepped { transaction, ran, logged: None }) => {
                 let reply = move |done: Result<(), Error>| reply(done.map(|()| (transaction, ran)));
                 self.send(Vec::new(), Vec::new(), false, Box::new(reply));
             }
-            Ok((transaction, ran, Some(Logged { payload, room }))) => {
+            Ok(Stepped { transaction, ran, logged: Some(Logged { payload, room }) }) => {
                 let kind = self.kind_of_calls();
                 let reply = move |done: Result<(), Error>| reply(done.map(|()| (transaction, ran)));
                 self.record(kind, room, |out| out.extend(payload), reply);
@@ -124,12 +135,7 @@ impl Order {
         }
     }
 
-    fn try_steps(
-        &mut self,
-        mut transaction: Transaction,
-        blocks: &[Vec<u8>],
-        commits: bool,
-    ) -> Result<(Transaction, Vec<Vec<u8>>, Option<Logged>), Error> {
+    fn try_steps(&mut self, mut transaction: Transaction, blocks: &[Vec<u8>], commits: bool) -> Result<Stepped, Error> {
         let call = |block: &Vec<u8>| {
             let procedure = Block::new(block).procedure();
             let known = self.catalogue.procedures.get(procedure as usize);
@@ -144,7 +150,7 @@ impl Order {
         };
         if commits && calls.is_empty() && room.is_none() && transaction.is_single() {
             // It has changed nothing, and what it has seen was so at one moment.
-            return Ok((Transaction::default(), Vec::new(), None));
+            return Ok(Stepped::default());
         }
         let done = self.run_steps(&mut transaction, calls, commits);
         let is_kept = matches!(done, Ok((_, true)));
@@ -153,7 +159,7 @@ impl Order {
         }
         let (ran, _) = done?;
         if !is_kept {
-            return Ok((transaction, ran, None));
+            return Ok(Stepped { transaction, ran, logged: None });
         }
         let lasting = self.written(&transaction);
         let logged = if self.space.is_some() { &lasting[..] } else { &[] };
@@ -182,7 +188,7 @@ impl Order {
             }
             (_, None) => None,
         };
-        Ok((Transaction::default(), ran, logged))
+        Ok(Stepped { transaction: Transaction::default(), ran, logged })
     }
 
     /// The calls of a transaction whose effects there are and that may write.
