@@ -418,7 +418,7 @@ mod tests {
         BlockMut::new(&mut bytes).set_request(None);
         assert_eq!(bytes, [0; 64]);
         let mut batch = Batch::new(64, 3).unwrap();
-        (0..3).for_each(|_| drop(batch.push(1)));
+        (0..3).for_each(|_| _ = batch.push(1));
         assert!(!batch.has_requests());
         batch.set_request(1, id);
         assert_eq!([0, 1, 2].map(|index| batch.request(index)), [None, Some(id), None]);
