@@ -65,8 +65,11 @@ impl Processes {
 
     /// Sends until little is left to be sent to a worker. It must not be waiting for this process to read.
     pub(crate) fn drain(&mut self, worker: usize) -> Result<(), EngineError> {
-        let sent = self.workers[worker].0.drain(PIECE);
-        sent.map_err(|error| self.gone(worker, error))
+        match self.workers[worker].0.drain(PIECE) {
+            // It may have said why.
+            Err(StreamError::Ended) => self.listen(|_, _| Ok(false)),
+            sent => sent.map_err(|error| self.gone(worker, error)),
+        }
     }
 
     /// Gives `each` what workers say, with their numbers, until it says that this was the last of it.
@@ -77,7 +80,7 @@ impl Processes {
         loop {
             let mut files = Vec::with_capacity(self.workers.len());
             for number in 0..self.workers.len() {
-                let flushed = self.workers[number].0.flush();
+                let flushed = self.workers[number].0.flush_before_receive();
                 flushed.map_err(|error| self.gone(number, error))?;
                 let stream = &self.workers[number].0;
                 let events = if stream.backlog() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };

@@ -96,6 +96,15 @@ impl Stream {
         Ok(())
     }
 
+    /// As [`Self::flush`], for who calls [`Self::receive`] next: a side that has ended may have said why before, and
+    /// `receive` tells the end after that.
+    pub(crate) fn flush_before_receive(&mut self) -> Result<(), StreamError> {
+        match self.flush() {
+            Err(StreamError::Ended) => Ok(()),
+            flushed => flushed,
+        }
+    }
+
     /// Waits until no more than `most` bytes wait to be sent.
     pub(crate) fn drain(&mut self, most: usize) -> Result<(), StreamError> {
         self.flush()?;
@@ -128,6 +137,7 @@ impl Stream {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(any),
                     io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::ConnectionReset if any => return Ok(true),
                     io::ErrorKind::ConnectionReset => return Err(StreamError::Ended),
                     _ => return Err(error.into()),
                 },
@@ -205,6 +215,24 @@ mod tests {
         assert!(matches!(other.receive(), Err(StreamError::Ended)));
         other.send(|frame| frame.push(1));
         assert!(matches!(other.flush(), Err(StreamError::Ended)));
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard_by_who_sends_after_it() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (mut one, mut other) = (Stream::new(one).unwrap(), Stream::new(other).unwrap());
+        // It ends with something unread, and the system tells the other side so.
+        other.send(|frame| frame.extend(b"unread"));
+        other.flush().unwrap();
+        one.send(|frame| frame.extend(b"why"));
+        one.flush().unwrap();
+        drop(one);
+        other.send(|frame| frame.extend(b"too late"));
+        other.flush_before_receive().unwrap();
+        other.receive().unwrap();
+        assert_eq!(other.frame().unwrap().unwrap(), b"why");
+        other.flush_before_receive().unwrap();
+        assert!(matches!(other.receive(), Err(StreamError::Ended)));
     }
 
     #[test]

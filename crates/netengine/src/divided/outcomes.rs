@@ -215,7 +215,7 @@ impl<'a> Outcomes<'a> {
             other => failed(&other),
         };
         let member = &mut self.core.member;
-        member.flush().map_err(gone)?;
+        member.flush_before_receive().map_err(gone)?;
         let events = if member.backlog() > 0 { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         poll(&mut [poll_of(member.as_raw_fd(), events)], TICK_MS).map_err(|error| failed(&error))?;
         member.receive().map_err(gone)?;
