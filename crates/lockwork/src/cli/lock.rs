@@ -52,8 +52,8 @@ pub(super) struct Arguments {
     /// Do not wait for somebody else who holds it: exit code 1 then
     #[arg(long = "try")]
     try_only: bool,
-    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL [default: a 16th of the lease,
-    /// before anybody else can get the lock]
+    /// When the lock is lost, the command gets SIGTERM, and after this time SIGKILL; at most an eighth of the lease, so
+    /// that it ends before anybody else can get the lock [default: a 16th of the lease]
     #[arg(long, value_name = "TIME", value_parser = duration, allow_negative_numbers = true)]
     kill_after: Option<Duration>,
     /// The command and its arguments
@@ -67,6 +67,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let start = Instant::now();
     let locks = arguments.service.connect(arguments.timeout)?;
+    let longest = locks.lease() / 8;
+    let kill_after = arguments.kill_after.unwrap_or(locks.lease() / 16);
+    if kill_after > longest {
+        return Err(Failure::usage(format!(
+            "--kill-after {kill_after:?}: the command would outlive the lease of {:?}; give at most {longest:?}, or start \
+             lockd with a longer --lease",
+            locks.lease()
+        )));
+    }
     child::note_signals();
     let until = arguments.timeout.and_then(|timeout| start.checked_add(timeout));
     let guard = match acquire(&locks, arguments, until) {
@@ -79,7 +88,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(signal) = child::noted_signal() {
         return Ok(ExitCode::from(128 + signal));
     }
-    let kill_after = arguments.kill_after.unwrap_or_else(|| locks.lease() / 16);
     let code = child::run(&arguments.command, &guard, kill_after);
     drop(guard);
     code

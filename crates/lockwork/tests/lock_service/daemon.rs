@@ -368,6 +368,10 @@ fn the_lock_of_a_killed_holder_goes_to_who_waits_and_its_command_ends() {
 #[test]
 fn a_holder_that_was_stopped_too_long_finds_its_lock_lost_and_ends_its_command() {
     let daemon = Daemon::start("--locks 50 --lease 2s");
+    // With more time the command would write beside the next holder.
+    let refused = daemon.lock("5 --kill-after 1s", "true").output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("give at most 250ms"), "{}", text(&refused.stderr));
     let holder = spawn(daemon.lock("5 --kill-after 200ms", "trap '' TERM; while true; do sleep 0.05; done"));
     daemon.until(5, 1, 0);
     signal("-STOP", &holder);

@@ -13,7 +13,7 @@
 //! The deadline is a time of CLOCK_BOOTTIME, which counts on while the machine is suspended: the time at which this
 //! side stops trusting its lease, an eighth of the lease before the service ends it. Whichever of the two processes
 //! finds first that the deadline has passed sends SIGTERM, and SIGCONT in case the command is stopped; SIGKILL follows
-//! after the time that `--kill-after` sets.
+//! after the time that `--kill-after` sets, at most an eighth of the lease, so before the service ends it.
 //!
 //! *Invariants*: a command runs only when a watchdog watches it, and the watchdog ends when the command or
 //! `lockwork lock` has ended. After the fork the watchdog makes system calls only: other threads of `lockwork lock` may
