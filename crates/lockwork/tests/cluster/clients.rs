@@ -102,8 +102,17 @@ fn a_call_goes_on_at_the_next_leader_when_its_own_is_stopped() {
         assert_eq!(left, format!("{}.00", 1000 - calls), "each call is made once: {}", cluster.said());
     };
     call(&mut client);
-    for _ in 0..2 {
-        signal(leader, "-STOP");
+    for round in 1..=2 {
+        // It is stopped while calls are made one after the other, so that one is under way.
+        std::thread::scope(|scope| {
+            let stops = scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(137 * round));
+                signal(leader, "-STOP");
+            });
+            while !stops.is_finished() {
+                call(&mut client);
+            }
+        });
         call(&mut client);
         signal(leader, "-CONT");
         (terms, leader) = cluster.leader(terms);
