@@ -133,7 +133,7 @@ impl Embedded {
 
     pub(crate) fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
         let prepared = py.detach(|| self.kept(&self.statements, text, || self.understand(text)));
-        let prepared = match prepared {
+        let mut prepared = match prepared {
             Ok(prepared) => prepared,
             // Definitions are no prepared statements.
             Err(failure) => return self.execute_definition(py, text, values.len(), failure),
@@ -144,8 +144,17 @@ impl Embedded {
             let message = format!("the statement has {needed} parameters, and {given} are given");
             return Err(Failure::value("08P01", message).into());
         }
-        let one = |(field, value): (_, &Bound<'_, PyAny>)| to_value(value, &Shape::of(field));
+        let is_call = prepared.kind() == Kind::Call;
+        let shape = |field| if is_call { Shape::of(field) } else { Shape::of_operand(field) };
+        let one = |(field, value): (_, &Bound<'_, PyAny>)| to_value(value, &shape(field));
         let values = fields.iter().zip(values).map(one).collect::<PyResult<Vec<_>>>()?;
+        if let Some(scales) = prepared.scales(&values) {
+            let scaled = || {
+                let statement = only(text)?;
+                self.with(text, |database| database.prepare_for(&statement, &scales))
+            };
+            prepared = py.detach(|| self.kept(&self.statements, &format!("{scales:?} {text}"), scaled))?;
+        }
         let Some(block) = prepared.block(&values).map_err(|error| Failure::of(error, ""))? else {
             return Ok(answered(prepared.nothing()));
         };

@@ -38,6 +38,15 @@ impl Shape {
         };
         Self { name: field.name.clone(), kind, is_array }
     }
+
+    /// Of a value that may take part in an expression, with all of its decimals.
+    pub(crate) fn of_operand(field: &Field) -> Self {
+        let shape = Self::of(field);
+        match shape.kind {
+            Kind::Decimal(_) => Self { kind: Kind::Decimal(None), ..shape },
+            _ => shape,
+        }
+    }
 }
 
 impl Kind {
@@ -133,6 +142,10 @@ fn to_one(object: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<Value> {
             let bytes = if is_view { object.call_method0("tobytes")? } else { return Err(misfit(object, shape)) };
             Ok(Value::Bytes(bytes.extract()?))
         }
+        Kind::Decimal(None) => match long_decimal(object)? {
+            Some(text) => Ok(Value::Numeric(text)),
+            None => to_decimal(object, shape).map(|(number, scale)| Value::Decimal(number, scale)),
+        },
         Kind::Decimal(_) => to_decimal(object, shape).map(|(number, scale)| Value::Decimal(number, scale)),
         Kind::Integer(..) => to_number(object, shape).map(Value::Integer),
         Kind::Boolean => to_number(object, shape).map(|number| Value::Boolean(number != 0)),
@@ -194,9 +207,11 @@ pub(crate) fn to_decimal(object: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<(
         let text: String = object.call_method0(intern!(py, "__repr__"))?.extract()?;
         let decimal =
             library(py)?.decimal.bind(py).call1((text.trim_start_matches("np.float64(").trim_end_matches(')'),))?;
-        parsed(&decimal).ok_or_else(wrong)?
+        digits(&decimal)?.and_then(|text| parsed(&text, u8::MAX)).ok_or_else(wrong)?
     } else if object.is_instance(library(py)?.decimal.bind(py))? {
-        parsed(object).ok_or_else(wrong)?
+        // What rounds a number is the digit behind its last one.
+        let most = if let Kind::Decimal(Some((_, scale))) = shape.kind { scale + 1 } else { u8::MAX };
+        digits(object)?.and_then(|text| parsed(&text, most)).ok_or_else(wrong)?
     } else {
         (object.extract::<i64>().map_err(|_| wrong())?, 0)
     };
@@ -211,18 +226,30 @@ pub(crate) fn to_decimal(object: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<(
     })
 }
 
-/// The number of a Decimal times ten to its scale.
-fn parsed(decimal: &Bound<'_, PyAny>) -> Option<(i64, u8)> {
-    let text = decimal.call_method1(intern!(decimal.py(), "__format__"), ("f",)).ok()?;
-    let text: String = text.extract().ok()?;
-    if text.len() > 1_000 {
-        return None;
+/// The digits of a Decimal, with a point if it has decimals; `None` for what is no number, or has more than a thousand.
+fn digits(decimal: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let text: String = decimal.call_method1(intern!(decimal.py(), "__format__"), ("f",))?.extract()?;
+    let is_number = text.len() <= 1_000 && text.bytes().all(|byte| byte.is_ascii_digit() || b"-.".contains(&byte));
+    Ok(is_number.then_some(text))
+}
+
+/// The digits of a Decimal that has more than a [`Value::Decimal`] holds, behind the point: it may be rounded to one.
+fn long_decimal(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    if !object.is_instance(library(object.py())?.decimal.bind(object.py()))? {
+        return Ok(None);
     }
-    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    Ok(digits(object)?.filter(|text| parsed(text, u8::MAX).is_none() && parsed(text, 0).is_some()))
+}
+
+/// A number times ten to its scale, which is at most `most`: further digits are cut off.
+fn parsed(text: &str, most: u8) -> Option<(i64, u8)> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     // Zeros at the end are no decimals that are needed.
     let needed = if part.len() > 18 { part.trim_end_matches('0') } else { part };
-    let number = format!("{whole}{needed}").parse().ok()?;
-    Some((number, u8::try_from(needed.len()).ok()?))
+    let needed = &needed[..needed.len().min(most.into())];
+    let number: i64 = format!("{whole}{needed}").parse().ok()?;
+    let fits = needed.len() <= 18 && number.checked_abs()? < 10_i64.pow(18);
+    fits.then_some((number, needed.len() as u8))
 }
 
 /// The decimals that a number needs: zeros at the end are none.

@@ -122,11 +122,30 @@ fn put_number(number: i64, ty: &Type, out: &mut BytesMut) -> Outcome<()> {
     Ok(())
 }
 
+/// A binary numeric: how many groups of four digits, the power of 10,000 of the first one, the sign, the decimals, and
+/// the groups.
+fn put_digits(digits: &str, out: &mut BytesMut) -> Outcome<()> {
+    let (sign, digits) = digits.strip_prefix('-').map_or((0, digits), |digits| (0x4000, digits));
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let whole = whole.trim_start_matches('0');
+    let zeros = |length: usize| "0".repeat(length.next_multiple_of(4) - length);
+    let all = [&*zeros(whole.len()), whole, part, &*zeros(part.len())].concat();
+    out.put_i16(i16::try_from(all.len() / 4)?);
+    out.put_i16(i16::try_from(whole.len().div_ceil(4))? - 1);
+    out.put_u16(sign);
+    out.put_i16(i16::try_from(part.len())?);
+    for group in all.as_bytes().chunks(4) {
+        out.put_i16(group.iter().fold(0, |number, digit| 10 * number + i16::from(digit - b'0')));
+    }
+    Ok(())
+}
+
 fn put(value: &Value, ty: &Type, out: &mut BytesMut) -> Outcome<()> {
     match value {
         Value::Integer(number) | Value::Timestamp(number) => put_number(*number, ty, out)?,
         Value::Boolean(truth) => put_number(i64::from(*truth), ty, out)?,
         Value::Decimal(number, scale) => put_decimal(*number, *scale, ty, out)?,
+        Value::Numeric(digits) if *ty == Type::NUMERIC => put_digits(digits, out)?,
         Value::Text(text) if *ty == Type::UUID => {
             let digits = Some(text.replace('-', "")).filter(|digits| digits.len() == 32);
             let bits = digits.and_then(|digits| u128::from_str_radix(&digits, 16).ok());

@@ -198,9 +198,25 @@ def test_errors_have_their_fields(bank):
     for value, expected in [("0.05", "0.1"), ("-0.05", "-0.1"), ("0.049", "0.0"), ("99.94", "99.9")]:
         assert bank.call("rounded", Decimal(value)).r == Decimal(expected)
         assert list(bank.call_many("rounded", [[Decimal(value)]])["r"]) == [Decimal(expected)]
+        long = Decimal(value) + Decimal("1e-25").copy_sign(Decimal(value))
+        assert bank.call("rounded", long).r == Decimal(expected)
     with pytest.raises(lockwork.SqlError) as caught:
         bank.execute("SELECT id FROM accounts WHERE id = 1; SELECT 2")
     assert caught.value.sqlstate == "42601"
+
+
+def test_values_in_expressions_keep_their_digits(bank):
+    update = "UPDATE accounts SET balance = balance * $1 WHERE id = 1"
+    assert bank.execute(update, [Decimal("1.0825")]).rowcount == 1
+    select = "SELECT balance FROM accounts WHERE id = 1"
+    assert bank.execute(select).scalar() == Decimal("1082.50")
+    assert bank.execute(f"{select} AND balance = $1", [Decimal("1082.501")]).rows == []
+    assert bank.execute(f"{select} AND balance > $1", [Decimal("1082.499")]).scalar() == Decimal("1082.50")
+    # What is assigned is rounded, however many digits it has.
+    bank.execute("UPDATE accounts SET balance = $1 WHERE id = 1", [Decimal(1000) / 3])
+    assert bank.execute(select).scalar() == Decimal("333.33")
+    with pytest.raises(lockwork.DataError, match="has more than 18 digits"):
+        bank.execute(update, [Decimal(1) / 3])
 
 
 @pytest.mark.parametrize(

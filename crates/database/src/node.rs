@@ -169,8 +169,8 @@ impl Lockwork {
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             let reads = Some(registered);
-            let (kind, longer) = (Kind::Call, Vec::new());
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads, longer });
+            let (kind, longer, text) = (Kind::Call, Vec::new(), "".into());
+            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads, longer, text });
         }
         let single = self.sql.catalogue.single_for(statement, scales)?;
         let mut prepared = self.single_read(statement.kind(), single)?;
@@ -189,8 +189,8 @@ impl Lockwork {
             Some(known) => known.clone(),
             None => self.compile_read(shape, &compiled.procedure)?,
         };
-        let (compiled, reads, longer) = (Arc::new(compiled), Some(reads), Vec::new());
-        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads, longer })
+        let (compiled, reads, longer, text) = (Arc::new(compiled), Some(reads), Vec::new(), "".into());
+        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads, longer, text })
     }
 }
 

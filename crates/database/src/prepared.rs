@@ -24,6 +24,8 @@ pub struct Prepared {
     pub(crate) reads: Option<Arc<Registered>>,
     /// The same statement for longer lists of keys (`id = ANY($1)`), in ascending order of what there is room for.
     pub(crate) longer: Vec<Prepared>,
+    /// The statement itself, of what can be compiled for other values ([`Self::scales`]); else empty.
+    pub(crate) text: Arc<str>,
 }
 
 impl Prepared {
@@ -197,8 +199,8 @@ impl Lockwork {
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             let kind = Kind::Call;
-            let longer = Vec::new();
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer });
+            let (longer, text) = (Vec::new(), "".into());
+            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer, text });
         }
         let single = self.sql.catalogue.single_for(statement, scales)?;
         let mut prepared = self.register_single(statement.kind(), single)?;
@@ -206,7 +208,17 @@ impl Lockwork {
             let longer = self.register_single(statement.kind(), single)?;
             prepared.longer.push(longer);
         }
+        prepared.text = statement.text().into();
         Ok(prepared)
+    }
+
+    /// The statement compiled for these values, if it has to be another one than this ([`Prepared::scales`]).
+    pub(crate) fn scaled(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<Option<Prepared>, Error> {
+        let Some(scales) = prepared.scales(values) else { return Ok(None) };
+        match sql::statements(&prepared.text).next() {
+            Some(statement) => self.prepare_for(&statement?, &scales).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Compiles a single statement whose parameters list keys for longer lists than the first, and for values with so
@@ -237,8 +249,8 @@ impl Lockwork {
             }
             None => self.register_compiled(&compiled.procedure, "")?,
         };
-        let (compiled, longer) = (Arc::new(compiled), Vec::new());
-        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer })
+        let (compiled, longer, text) = (Arc::new(compiled), Vec::new(), "".into());
+        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer, text })
     }
 }
 
@@ -283,5 +295,36 @@ fn written(values: &[sql::Value]) -> SqlAnswer {
     match values {
         [sql::Value::Integer(rows), ..] => SqlAnswer::Written(*rows),
         _ => SqlAnswer::Written(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenOptions;
+
+    fn decimals(all: &[(i64, u8)]) -> Vec<sql::Value> {
+        all.iter().map(|(number, scale)| sql::Value::Decimal(*number, *scale)).collect()
+    }
+
+    #[test]
+    fn values_of_any_decimals_are_computed_with_by_few_procedures() {
+        let mut lockwork = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+        let table = "CREATE TABLE t (id INTEGER PRIMARY KEY, a DECIMAL(12, 2) NOT NULL, b DECIMAL(12, 2) NOT NULL);
+            INSERT INTO t VALUES (1, 100.00, 0.00);";
+        lockwork.sql(table).unwrap();
+        let mut prepare = |text| lockwork.prepare(&sql::statements(text).next().unwrap().unwrap()).unwrap();
+        let multiply = prepare("UPDATE t SET a = a * $1 WHERE id = 1");
+        let add = prepare("UPDATE t SET a = a + $1, b = b + $2 WHERE id = 1");
+        assert_eq!(lockwork.run(&multiply, &decimals(&[(10825, 4)])).unwrap(), SqlAnswer::Written(1));
+        let a = lockwork.sql("SELECT a FROM t WHERE id = 1").unwrap();
+        let expected = SqlAnswer::Rows(vec!["a".into()], vec![decimals(&[(10825, 2)])]);
+        assert_eq!(a, [expected]);
+        let before = lockwork.sql.singles.len();
+        for (one, other) in (0..=14).flat_map(|one| (0..=14).map(move |other| (one, other))) {
+            lockwork.run(&add, &decimals(&[(1, one), (-1, other)])).unwrap();
+        }
+        let more = lockwork.sql.singles.len() - before;
+        assert!(more <= 3 * 14, "{more} procedures for one statement");
     }
 }

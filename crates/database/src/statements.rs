@@ -160,11 +160,14 @@ impl Lockwork {
         }
     }
 
-    /// Runs a prepared statement with values for `$1` and so on.
+    /// Runs a prepared statement with values for `$1` and so on. For values with more decimals than it was prepared for
+    /// it is compiled once more, unless it was prepared for them ([`Self::prepare_for`]).
     ///
     /// # Errors
     /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let scaled = self.scaled(prepared, values)?;
+        let prepared = scaled.as_ref().unwrap_or(prepared);
         let Some(block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
         drop(durable::admit(&self.retired, procedure_of(&block).into_iter())?);
         let block = self.run_block(block)?;
