@@ -2,8 +2,8 @@
 
 use pgwire::api::Type;
 use sqlparser::ast::{
-    DiscardObject, Expr, FunctionArguments, ObjectName, Query, Select, SelectItem, SetExpr, Statement, UnaryOperator,
-    Value,
+    DiscardObject, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, Query, Select, SelectItem,
+    SetExpr, Statement, UnaryOperator, Value,
 };
 
 use crate::error::{Refusal, refuse};
@@ -98,7 +98,7 @@ pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
                     let words: Vec<String> = variable.iter().map(|word| word.value.clone()).collect();
                     Some(show(&words.join(" ")))
                 }
-                Statement::Query(query) => constants(query, who).map(Ok),
+                Statement::Query(query) => set_config(query).or_else(|| constants(query, who).map(Ok)),
                 _ => None,
             }
         }
@@ -245,6 +245,42 @@ fn show(variable: &str) -> Result<Known, Refusal> {
     Ok(Known { tag: "SHOW".into(), row: vec![(name.to_string(), Type::TEXT, value)], effect: None })
 }
 
+/// `SELECT set_config(name, value, is_local)`, of a setting that SET changes.
+fn set_config(query: &Query) -> Option<Result<Known, Refusal>> {
+    let SetExpr::Select(select) = &*query.body else { return None };
+    let [
+        SelectItem::UnnamedExpr(Expr::Function(function))
+        | SelectItem::ExprWithAlias { expr: Expr::Function(function), .. },
+    ] = &select.projection[..]
+    else {
+        return None;
+    };
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let [FunctionArg::Unnamed(name), FunctionArg::Unnamed(value), FunctionArg::Unnamed(is_local)] = &list.args[..]
+    else {
+        return None;
+    };
+    let text = |argument: &FunctionArgExpr| match argument {
+        FunctionArgExpr::Expr(Expr::Value(value)) => match &value.value {
+            Value::SingleQuotedString(text) => Some(text.clone()),
+            Value::Boolean(truth) => Some(truth.to_string()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (name, value, is_local) = (text(name)?, text(value)?, text(is_local)?);
+    let known = settings::NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name))?;
+    let is_alone = query.to_string() == format!("SELECT {}", select.projection[0]);
+    if last(&function.name)? != "set_config" || !is_alone {
+        return None;
+    }
+    Some(settings::read(known, &value).map(|setting| {
+        let column = ("set_config".to_string(), Type::TEXT, value);
+        let effect = Some(Effect::Set(setting, is_local == "true"));
+        Known { tag: "SELECT 1".into(), row: vec![column], effect }
+    }))
+}
+
 /// A SELECT of constants and of what the server says of itself.
 fn constants(query: &Query, who: &Who) -> Option<Known> {
     let SetExpr::Select(select) = &*query.body else { return None };
@@ -353,6 +389,11 @@ mod tests {
             ("RESET search_path", Some(Effect::Set(Setting::AsBegun("search_path"), false))),
             ("SET LOCAL statement_timeout = '5s'", Some(Effect::Set(Setting::StatementTimeout(5000), true))),
             ("SET application_name = 'read only'", None),
+            (
+                "SELECT set_config('statement_timeout', '5s', false)",
+                Some(Effect::Set(Setting::StatementTimeout(5000), false)),
+            ),
+            ("SELECT set_config('LOCK_TIMEOUT', '7', true) AS new", Some(Effect::Set(Setting::LockTimeout(7), true))),
             ("SET ROLE ann", None),
             ("SET LOCAL ROLE NONE", None),
             ("SET SESSION AUTHORIZATION DEFAULT", None),
@@ -392,6 +433,7 @@ mod tests {
             ("UNLISTEN *", "UNLISTEN: "),
             ("SELECT pg_advisory_unlock_all()", "SELECT 1: pg_advisory_unlock_all void "),
             ("SHOW statement_timeout", "SHOW: statement_timeout text 0"),
+            ("SELECT pg_catalog.set_config('statement_timeout', '5s', false)", "SELECT 1: set_config text 5s"),
             ("show Lockwork.Record;", "SHOW: lockwork.record text 0"),
             ("SELECT 1", "SELECT 1: ?column? int4 1"),
             ("SELECT 1 AS Foo, 2 AS \"Bar\"", "SELECT 1: foo int4 1, Bar int4 2"),

@@ -18,7 +18,7 @@ use tokio::sync::oneshot::{self, Receiver};
 
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
-use crate::shared::{Plan, Shared, closed};
+use crate::shared::{Plan, Shared, closed, unanswered};
 use crate::values::{
     self, Decimals, EPOCH, YEARS, array_element, array_head, element_type, encode, format_of, put_array_head,
     put_numeric, type_of,
@@ -273,7 +273,7 @@ impl Shared {
                 continue;
             }
             let Some(answer) = under_way.pop_front() else { break };
-            match answer.await.map_err(|_| closed()).and_then(|ran| ran.map_err(refused)) {
+            match answer.await.map_err(|_| unanswered()).and_then(|ran| ran.map_err(refused)) {
                 Ok(batch) => tokio::task::block_in_place(|| procedure.outcomes(&batch, &mut answers)),
                 Err(refusal) => outcome = outcome.and(Err(refusal)),
             }

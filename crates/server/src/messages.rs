@@ -26,6 +26,8 @@ const MOST_OTHER: usize = 10_000;
 const MOST: usize = (1 << 30) - 1;
 /// What is read at a time.
 const READ: usize = 8 << 10;
+/// Messages that close something, and that a Sync is looked for behind: drivers send a few.
+const MAX_CLOSES: usize = 16;
 /// A message adds a second to the time that it may take for each of so many bytes.
 const BYTES_PER_SECOND: usize = 1 << 20;
 
@@ -69,13 +71,14 @@ impl Messages {
         Self { bytes, patience }
     }
 
-    /// Whether a Sync is there already, with nothing before it but what closes statements and portals.
+    /// Whether a Sync is there already, with nothing before it but a few messages that close statements and portals.
     pub(crate) fn is_sync_next(&self) -> bool {
         let mut rest = &self.bytes[..];
-        while let [b'C', length @ ..] = rest
-            && let Some(length) = length.first_chunk().map(|length| u32::from_be_bytes(*length))
-            && let Some(behind) = rest.get(1 + length as usize..)
-        {
+        // It is asked for each message: with many of them it would look at the same ones again and again.
+        for _ in 0..MAX_CLOSES {
+            let [b'C', length @ ..] = rest else { break };
+            let Some(length) = length.first_chunk().map(|length| u32::from_be_bytes(*length)) else { break };
+            let Some(behind) = rest.get(1 + length as usize..) else { break };
             rest = behind;
         }
         rest.first() == Some(&b'S')
@@ -341,5 +344,15 @@ mod tests {
         assert_eq!(texts(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0", Stage::Other), None);
         assert_eq!((texts(b'S', b"", Stage::Other), texts(b'S', b"x", Stage::Other)), (Some(true), None));
         assert_eq!(texts(b'Q', b"caf\xe9\0", Stage::Other), Some(false));
+    }
+
+    #[test]
+    fn a_sync_is_looked_for_behind_few_messages() {
+        let behind = |closes: usize| {
+            let bytes = [b"C\0\0\0\x06P\0".repeat(closes), b"S\0\0\0\x04".to_vec()].concat();
+            Messages::new(BytesMut::from(&bytes[..]), Duration::ZERO).is_sync_next()
+        };
+        assert_eq!([0, 2, MAX_CLOSES, MAX_CLOSES + 1].map(behind), [true, true, true, false]);
+        assert!(!Messages::new(BytesMut::from(&b"C\0\0\0\x06P"[..]), Duration::ZERO).is_sync_next());
     }
 }

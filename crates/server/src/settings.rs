@@ -91,24 +91,20 @@ impl Settings {
         Ok(())
     }
 
-    /// Changes a setting, in a transaction or outside of one.
-    pub(crate) fn set(&self, setting: &Setting, is_local: bool, in_transaction: bool) {
+    /// Changes a setting until the transaction ends, or, unless `is_local`, for good if it commits. A statement or a
+    /// pipeline outside of BEGIN and COMMIT is a transaction too.
+    pub(crate) fn set(&self, setting: &Setting, is_local: bool) {
         let State { begun, current, ends } = &mut *self.state();
-        if in_transaction {
-            let (_, committed) = ends.get_or_insert_with(|| (current.clone(), current.clone()));
-            if !is_local {
-                committed.set(setting, begun);
-            }
-        } else if is_local {
-            // It would end with the statement.
-            return;
+        let (_, committed) = ends.get_or_insert_with(|| (current.clone(), current.clone()));
+        if !is_local {
+            committed.set(setting, begun);
         }
         current.set(setting, begun);
     }
 
     /// As the session has begun.
-    pub(crate) fn reset(&self, in_transaction: bool) {
-        NAMES.into_iter().for_each(|name| self.set(&Setting::AsBegun(name), false, in_transaction));
+    pub(crate) fn reset(&self) {
+        NAMES.into_iter().for_each(|name| self.set(&Setting::AsBegun(name), false));
     }
 
     /// A transaction has ended.
@@ -176,7 +172,7 @@ fn bare(text: &str) -> String {
 }
 
 /// The value of a setting from its text, in quotes or not.
-fn read(name: &str, value: &str) -> Result<Setting, Refusal> {
+pub(crate) fn read(name: &str, value: &str) -> Result<Setting, Refusal> {
     match name {
         SEARCH_PATH => path(value).map(Setting::SearchPath),
         name => {
@@ -249,7 +245,7 @@ mod tests {
         ] {
             let setting = of(text, STATEMENT_TIMEOUT).unwrap().unwrap_or_else(|refusal| panic!("{text}: {refusal}"));
             let settings = Settings::default();
-            settings.set(&setting, false, false);
+            settings.set(&setting, false);
             assert_eq!(settings.shown(STATEMENT_TIMEOUT).unwrap(), shown, "{text}");
         }
         for text in ["'5 days'", "-1", "abc", "''", "3000000000", "'1d2h'"] {
@@ -281,8 +277,9 @@ mod tests {
         let settings = Settings::default();
         settings.begin(&BTreeMap::from([("statement_timeout".into(), "1s".into())])).unwrap();
         let shown = || settings.shown(STATEMENT_TIMEOUT).unwrap();
-        let set = |timeout, is_local| settings.set(&Setting::StatementTimeout(timeout), is_local, true);
-        settings.set(&Setting::StatementTimeout(9), true, false);
+        let set = |timeout, is_local| settings.set(&Setting::StatementTimeout(timeout), is_local);
+        set(9, true);
+        settings.end(true);
         assert_eq!(shown(), "1s");
         set(2, false);
         set(3, true);
@@ -292,7 +289,8 @@ mod tests {
         set(4, false);
         settings.end(false);
         assert_eq!(shown(), "2ms");
-        settings.reset(false);
+        settings.reset();
+        settings.end(true);
         assert_eq!(shown(), "1s");
     }
 }

@@ -57,6 +57,11 @@ fn an_error_takes_back_what_came_since_the_last_sync() {
         assert!(failed.starts_with("INSERT 0 1; ERROR ") && !failed.contains("INSERT 0 1; INSERT"), "{bad}: {failed}");
         assert_eq!(count(&mut client), "0", "{bad}");
     }
+    // Settings too.
+    pipeline(&mut client, &["SET lock_timeout = 7", &insert(8), &insert(8)]);
+    assert_eq!(client.query("SHOW lock_timeout").unwrap(), "0\nSHOW");
+    assert_eq!(pipeline(&mut client, &["SET lock_timeout = 7", "SHOW lock_timeout"]), "SET; 7ms; SHOW");
+    assert_eq!(client.query("SHOW lock_timeout").unwrap(), "7ms\nSHOW");
     assert_eq!(pipeline(&mut client, &[&one, &two, &insert(3)]), "INSERT 0 1; INSERT 0 1; INSERT 0 1");
     assert_eq!(count(&mut client), "3");
     // Each Sync ends a transaction.

@@ -45,6 +45,10 @@ fn a_statement_ends_at_its_timeout() {
     assert_eq!(show(&mut client), "300ms");
     client.query("RESET statement_timeout").unwrap();
     assert_eq!(show(&mut client), "0");
+    assert_eq!(client.query("SELECT set_config('statement_timeout', '7s', false)").unwrap(), "7s\nSELECT 1");
+    assert_eq!(show(&mut client), "7s");
+    let refused = client.query("SELECT set_config('statement_timeout', '7s', false), 2").unwrap();
+    assert!(refused.starts_with("ERROR"), "{refused}");
     for (text, expected) in [
         ("SET statement_timeout = 'soon'", "ERROR 22023"),
         ("SET search_path TO other, public", "ERROR 0A000 the search path cannot have the schema 'other'"),

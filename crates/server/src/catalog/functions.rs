@@ -13,7 +13,7 @@ use super::array::{elements, text};
 use super::fill::{Known, Names, OWNER, identifier};
 use super::types;
 use crate::known::Who;
-use crate::parameters;
+use crate::{parameters, settings};
 
 /// The functions that answer something here and what type it has; those of SQLite under PostgreSQL's names among them.
 pub(super) const RESULTS: &[(&str, &str)] = &[
@@ -323,7 +323,13 @@ pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result
             None => Err(wrong(format!("there is no setting called '{name}'"))),
         }
     })?;
-    scalar("set_config", 3, |context| Ok(word(context, 1).map_or(Value::Null, Value::Text)))?;
+    scalar("set_config", 3, |context| match word(context, 0) {
+        // The others are answered and change nothing, as SET does.
+        Some(name) if settings::NAMES.iter().any(|known| known.eq_ignore_ascii_case(&name)) => {
+            Err(wrong(format!("set_config of '{name}' is the only column of its SELECT, and has constants")))
+        }
+        _ => Ok(word(context, 1).map_or(Value::Null, Value::Text)),
+    })?;
     scalar("current_schema", 0, |_| Ok(Value::Text("public".into())))?;
     scalar("current_schemas", 1, |context| {
         let all = r#"["pg_catalog","public"]"#;

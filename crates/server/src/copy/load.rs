@@ -12,7 +12,7 @@ use super::reader::{Fields, Reader};
 use super::{Column, Table};
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
-use crate::shared::{Shared, closed};
+use crate::shared::{Shared, closed, unanswered};
 use crate::values;
 
 /// Bytes of rows that go into the table at once.
@@ -143,7 +143,7 @@ impl Loading {
             let refused = |error| Refusal::of(error, "");
             guard.as_mut().ok_or_else(closed)?.load_then(&self.table.name, images, then).map_err(refused)
         })?;
-        let loaded = loaded.await.map_err(|_| closed())?;
+        let loaded = loaded.await.map_err(|_| unanswered())?;
         drop(permit);
         let rows = match &loaded {
             Ok(rows) => *rows,

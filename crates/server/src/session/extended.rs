@@ -300,7 +300,9 @@ impl ExtendedQueryHandler for Session {
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
         // What comes up here ends at this Sync, and is no error of what follows it.
-        match self.settle(client, End::Sync).await {
+        let settled = self.settle(client, End::Sync).await;
+        let has_committed = settled.is_ok();
+        match settled {
             Err(PgWireError::UserError(error)) => {
                 self.abandon().await;
                 client.feed(Message::ErrorResponse(response(*error))).await?;
@@ -310,7 +312,8 @@ impl ExtendedQueryHandler for Session {
         }
         let status = client.transaction_status();
         if status == TransactionStatus::Idle {
-            // A transaction ends here, and portals with it.
+            // A transaction ends here, and with it portals and what SET LOCAL has set.
+            self.settings.end(has_committed);
             client.portal_store().clear_portals();
         }
         let sent = send_ready_for_query(client, status).await;

@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Session;
 use crate::error::{Refusal, refuse};
-use crate::shared::{Plan, closed};
+use crate::shared::{Plan, closed, unanswered};
 use crate::stored::{Stored, Values};
 use crate::transaction::{self, Open};
 
@@ -197,7 +197,8 @@ impl Session {
                 ([], ..) => Vec::new(),
                 ([call], true, None) => {
                     self.cancel.check()?;
-                    vec![self.database.run(&call.plan, &call.values, None, &self.reader, &self.cancel).await]
+                    let (reader, cancel) = (&self.reader, &self.cancel);
+                    vec![self.database.run(&call.plan, &call.values, self.owner(), None, reader, cancel).await]
                 }
                 (calls, commits, open) => self.together(calls, open, commits).await?,
             }
@@ -228,6 +229,9 @@ impl Session {
     {
         let settled = self.settle(client, End::Flush).await;
         self.abandon().await;
+        if client.transaction_status() == TransactionStatus::Idle {
+            self.settings.end(false);
+        }
         settled.err().unwrap_or(error)
     }
 
@@ -267,7 +271,7 @@ impl Session {
                 }
                 handed_over => handed_over.map_err(transaction::error)?,
             }
-            let (after, ran) = answer.await.map_err(|_| closed())?.map_err(transaction::error)?;
+            let (after, ran) = answer.await.map_err(|_| unanswered())?.map_err(transaction::error)?;
             let mut ran = ran.iter();
             let mut answers = Vec::with_capacity(plans.len() + 1);
             for (call, (plan, runs)) in calls.iter().zip(&plans) {

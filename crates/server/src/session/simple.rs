@@ -11,7 +11,7 @@ use pgwire::api::store::PortalStore;
 use pgwire::api::{ClientInfo, ClientPortalStore, PgWireConnectionState};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage as Message;
-use pgwire::messages::response::{CommandComplete, EmptyQueryResponse};
+use pgwire::messages::response::{CommandComplete, EmptyQueryResponse, TransactionStatus};
 use pgwire::messages::simplequery::Query;
 
 use super::reading::Reading;
@@ -61,7 +61,14 @@ impl Session {
                 let message = "a COPY that loads is the last statement of its message";
                 Err(refuse("0A000", message).hint("send what stands behind it by itself").into())
             }
-            stored => self.simple(client, stored).await,
+            stored => {
+                let outcome = self.simple(client, stored).await;
+                // Outside of BEGIN and COMMIT each statement of a text is a transaction.
+                if client.transaction_status() == TransactionStatus::Idle {
+                    self.settings.end(outcome.is_ok());
+                }
+                outcome
+            }
         }
     }
 }
