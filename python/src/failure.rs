@@ -83,9 +83,8 @@ impl Failure {
                 sequencer::Error::Full(_) => Self::new("DiskFull", "53100", message),
                 sequencer::Error::Closed => Self::closed(message),
                 sequencer::Error::RequestReused { .. } => Self::new("SqlError", "22R01", message),
-                sequencer::Error::RequestTooOld { .. } | sequencer::Error::RequestInFuture { .. } => {
-                    Self::new("SqlError", "22R02", message)
-                }
+                sequencer::Error::RequestTooOld { .. } => Self::new("SqlError", "22R02", message),
+                sequencer::Error::RequestInFuture { .. } => Self::new("SqlError", "22R03", message),
                 sequencer::Error::Option { .. } => Self::value("22023", message),
                 _ => Self::new("Error", "58030", message),
             },
@@ -108,7 +107,7 @@ impl Failure {
             "53100" => ("DiskFull", true),
             "53300" => ("ConnectError", true),
             "57P01" => ("Closed", false),
-            "22R01" | "22R02" => ("SqlError", false),
+            "22R01" | "22R02" | "22R03" => ("SqlError", false),
             state if is_of_value(state, &message) => ("DataError", false),
             state if state.starts_with("58") || state.starts_with("XX") => ("Error", false),
             state if position.is_some() || ["08", "0A", "26", "34", "42", "54", "55"].contains(&&state[..2]) => {

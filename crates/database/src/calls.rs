@@ -1,7 +1,7 @@
 //! Calls by name: procedures as callers know them, arguments into blocks, and answers out of them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
@@ -220,4 +220,17 @@ fn mistaken(field: &Field, read_as: &str) -> Error {
 /// Marks a block as the call of this request.
 pub(crate) fn set_request(block: &mut [u8], request: Option<RequestId>) {
     BlockMut::new(block).set_request(request);
+}
+
+/// Puts the id of a user into a block in place of its request id, if it has one, so that users never meet each other's
+/// ids ([`RequestId::of_user`]). Returns the id that there was.
+pub fn own_request(block: &mut [u8], user: &str) -> Option<RequestId> {
+    static KEY: LazyLock<[u8; 32]> = LazyLock::new(|| blake3::derive_key("lockwork request ids of users 1", b""));
+    let given = Block::new(block).request()?;
+    let hash = |bytes: &[u8]| *blake3::keyed_hash(&KEY, bytes).as_bytes();
+    let [low, high, ..] = hash(user.as_bytes());
+    let of_both = hash(&[&given.to_bytes(), user.as_bytes()].concat());
+    let of_both = u64::from_le_bytes(of_both[..8].try_into().expect("8 bytes"));
+    BlockMut::new(block).set_request(Some(given.of_user(u16::from_le_bytes([low, high]), of_both)));
+    Some(given)
 }

@@ -48,7 +48,7 @@ pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
 use lockwork_storage::StorageError;
 
-pub use calls::Answer;
+pub use calls::{Answer, own_request};
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
 pub use node::Node;
@@ -187,6 +187,15 @@ impl From<lockwork_sql::SqlError> for Error {
 }
 
 impl Error {
+    /// As [`sequencer::Error::of_request`].
+    #[must_use]
+    pub fn of_request(self, id: RequestId) -> Self {
+        match self {
+            Self::Durability(error) => Self::Durability(error.of_request(id)),
+            other => other,
+        }
+    }
+
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {

@@ -4,17 +4,25 @@
 //! bits, 2 bits of variant, 62 random bits. The time lets a server refuse an id that it may have forgotten. Ids compare
 //! as their times do.
 //!
+//! A server with users keeps another id in its place, [that of the user](RequestId::of_user), so that the ids of
+//! different users never meet: a UUID of version 8 with the same time, 12 bits of the user, and 62 bits of a hash of
+//! the user and the id.
+//!
 //! This module reads no clock and makes no random numbers; the caller passes both.
 
 use std::fmt;
 use std::num::NonZeroU128;
 use std::str::FromStr;
 
-/// The version and variant bits of every id, and the mask of the bits that they take.
+/// The version and variant bits of an id of a client and of a user, and the mask of the bits that they take.
 const FIXED: u128 = 0x7000_8000_0000_0000_0000;
+const FIXED_OF_USER: u128 = 0x8000_8000_0000_0000_0000;
 const FIXED_MASK: u128 = 0xF000_C000_0000_0000_0000;
+/// The bits of the user in an id of version 8, and where they begin.
+const USER_MASK: u16 = 0xFFF;
+const USER_SHIFT: u32 = 64;
 
-/// A request id: a UUID of version 7.
+/// A request id: a UUID of version 7 that a client has made, or one of version 8 that a server keeps in its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(NonZeroU128);
 
@@ -35,14 +43,32 @@ impl RequestId {
         }
     }
 
-    /// Returns the id with these bytes, the time first; `None` when they are no UUID of version 7.
+    /// Returns the id with these bytes, the time first; `None` when they are no UUID of version 7 or 8.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Option<Self> {
         let bits = u128::from_be_bytes(bytes);
         match NonZeroU128::new(bits) {
-            Some(id) if bits & FIXED_MASK == FIXED => Some(Self(id)),
+            Some(id) if matches!(bits & FIXED_MASK, FIXED | FIXED_OF_USER) => Some(Self(id)),
             _ => None,
         }
+    }
+
+    /// Returns what is kept in place of this id when a user has given it. 12 bits of `user` count, and 62 bits of
+    /// `hash`, which is of the user and this id: who cannot find collisions of it cannot meet the id of another user.
+    #[must_use]
+    pub const fn of_user(self, user: u16, hash: u64) -> Self {
+        let bits = (self.unix_ms() as u128) << 80 | ((user & USER_MASK) as u128) << USER_SHIFT | hash as u128;
+        match NonZeroU128::new(bits & !FIXED_MASK | FIXED_OF_USER) {
+            Some(id) => Self(id),
+            None => unreachable!(),
+        }
+    }
+
+    /// Returns the 12 bits of the user; `None` for an id of version 7.
+    #[must_use]
+    pub const fn user(self) -> Option<u16> {
+        let bits = self.0.get();
+        if bits & FIXED_MASK == FIXED_OF_USER { Some((bits >> USER_SHIFT) as u16 & USER_MASK) } else { None }
     }
 
     /// Returns the 16 bytes of the id, the time first.
@@ -105,7 +131,8 @@ impl FromStr for RequestId {
             digits += 1;
             may_part = digits % 4 == 0 && digits < 32;
         }
-        Self::from_bytes(bits.to_be_bytes()).filter(|_| digits == 32).ok_or_else(refused)
+        let id = Self::from_bytes(bits.to_be_bytes()).filter(|id| digits == 32 && id.user().is_none());
+        id.ok_or_else(refused)
     }
 }
 
@@ -123,6 +150,17 @@ mod tests {
         assert_eq!(id.unix_ms(), 1_645_557_742_000);
         assert!(RequestId::new(1, [0xFF; 10]) < RequestId::new(2, [0; 10]));
         assert_eq!(size_of::<Option<RequestId>>(), 16);
+    }
+
+    #[test]
+    fn an_id_of_a_user_keeps_its_time_and_is_none_that_a_client_can_give() {
+        let id = RequestId::new(0x017F_22E2_79B0, [0xFF; 10]);
+        let kept = id.of_user(0x1ABC, u64::MAX);
+        assert_eq!(kept.to_string(), "017f22e2-79b0-8abc-bfff-ffffffffffff");
+        assert_eq!((kept.unix_ms(), kept.user(), id.user()), (id.unix_ms(), Some(0xABC), None));
+        assert_eq!(RequestId::from_bytes(kept.to_bytes()), Some(kept));
+        assert!(kept.to_string().parse::<RequestId>().is_err());
+        assert_ne!(kept, id.of_user(0xABC, u64::MAX - 1));
     }
 
     #[test]

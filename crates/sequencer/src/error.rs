@@ -256,6 +256,19 @@ impl Error {
         matches!(self, Self::Damaged { .. } | Self::Differs { .. })
     }
 
+    /// The same error of the request with this id, if it is one of a request: who has given it knows the request by it
+    /// ([`RequestId::of_user`]).
+    #[must_use]
+    pub fn of_request(mut self, id: RequestId) -> Self {
+        if let Self::RequestReused { request, .. }
+        | Self::RequestTooOld { request, .. }
+        | Self::RequestInFuture { request, .. } = &mut self
+        {
+            *request = id;
+        }
+        self
+    }
+
     /// What there was no room for, if that is what is wrong: of whatever file of the directory.
     #[must_use]
     pub fn no_room(&self) -> Option<&Failure> {

@@ -1,14 +1,15 @@
 //! The dedup table: what became of calls that had a request id, so that a retry gets the first outcome.
 //!
 //! The table forgets the oldest ids: those made longer ago than the window, and, when its memory is used up, younger
-//! ones. It then remembers the youngest id that it has forgotten, its *horizon*, and refuses every id up to it. The
-//! horizon only rises, and a checkpoint holds it with the table. So this holds on every node, whatever its clock and
-//! its options are:
+//! ones of the user who takes most of it. Of each user it then remembers the youngest id that it has forgotten, the
+//! user's *horizon*, and refuses every id of the user up to it. A horizon only rises, and a checkpoint holds all of them
+//! with the table. So this holds on every node, whatever its clock and its options are:
 //!
-//! Invariant: the id of each call in the log is in the table, or is not above the horizon; ids in the table are above
-//! the horizon.
+//! Invariant: the id of each call in the log is in the table, or is not above its user's horizon; ids in the table are
+//! above their users' horizons.
 //!
 //! So a call whose id is above the horizon and not in the table has never run. `docs/durability.md` has the argument.
+//! Ids of version 7, which are of no user ([`RequestId::user`]), are together as those of one user are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,10 +103,44 @@ impl Outcome {
 pub(crate) struct DedupTable {
     window_ms: u64,
     max_bytes: usize,
-    outcomes: BTreeMap<RequestId, Outcome>,
-    horizon: Option<RequestId>,
+    /// By user: 12 bits, so there are at most 4,097.
+    users: BTreeMap<Option<u16>, Remembered>,
     /// Bytes of the table, about.
     bytes: usize,
+    /// When to look again which ids are older than the window, in milliseconds since 1970.
+    next_expiry: u64,
+}
+
+/// What is remembered of one user's ids.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Remembered {
+    outcomes: BTreeMap<RequestId, Outcome>,
+    horizon: Option<RequestId>,
+    bytes: usize,
+}
+
+impl Remembered {
+    /// Forgets the oldest id. Returns the bytes that it took; 0 if there is none.
+    fn forget_oldest(&mut self) -> usize {
+        let Some((request, outcome)) = self.outcomes.pop_first() else { return 0 };
+        let bytes = bytes_of(&outcome);
+        self.bytes -= bytes;
+        self.horizon = self.horizon.max(Some(request));
+        bytes
+    }
+
+    /// Forgets the oldest ids as long as `is_old` says so. Returns the bytes that they took.
+    fn forget_while(&mut self, is_old: impl Fn(RequestId) -> bool) -> usize {
+        let mut bytes = 0;
+        while self.outcomes.first_key_value().is_some_and(|(oldest, _)| is_old(*oldest)) {
+            bytes += self.forget_oldest();
+        }
+        bytes
+    }
+}
+
+fn bytes_of(outcome: &Outcome) -> usize {
+    ENTRY_BYTES + outcome.results.len()
 }
 
 impl DedupTable {
@@ -113,20 +148,24 @@ impl DedupTable {
         Self {
             window_ms: u64::try_from(options.request_window.as_millis()).unwrap_or(u64::MAX),
             max_bytes: usize::try_from(options.request_memory).unwrap_or(usize::MAX),
-            outcomes: BTreeMap::new(),
-            horizon: None,
+            users: BTreeMap::new(),
             bytes: 0,
+            next_expiry: 0,
         }
     }
 
     pub(crate) fn get(&self, request: RequestId) -> Option<&Outcome> {
-        self.outcomes.get(&request)
+        self.users.get(&request.user())?.outcomes.get(&request)
+    }
+
+    fn horizon(&self, request: RequestId) -> Option<RequestId> {
+        self.users.get(&request.user())?.horizon
     }
 
     /// Whether a call with this id may have been made and forgotten. Nodes with the same options agree at each record
     /// if none of them calls [`Self::expire`].
     pub(crate) fn has_forgotten(&self, request: RequestId) -> bool {
-        self.horizon.is_some_and(|horizon| request <= horizon)
+        self.horizon(request).is_some_and(|horizon| request <= horizon)
     }
 
     /// Why a call with this id, which is not in the table, may not run; `None` when it may. `now` is in milliseconds
@@ -135,7 +174,7 @@ impl DedupTable {
         let made = request.unix_ms();
         let begin = now.saturating_sub(self.window_ms);
         if self.has_forgotten(request) || made < begin {
-            let begin = self.horizon.map_or(begin, |horizon| begin.max(horizon.unix_ms()));
+            let begin = self.horizon(request).map_or(begin, |horizon| begin.max(horizon.unix_ms()));
             let age = Duration::from_millis(now.saturating_sub(made));
             return Some(Error::RequestTooOld {
                 request,
@@ -147,61 +186,61 @@ impl DedupTable {
         (ahead > MAX_AHEAD_MS).then(|| Error::RequestInFuture { request, ahead: Duration::from_millis(ahead) })
     }
 
-    /// Remembers the outcome of a call that is in the log, and forgets the oldest ids if there is no memory for all.
+    /// Remembers the outcome of a call that is in the log, and forgets the oldest ids of who has most if there is no
+    /// memory for all.
     pub(crate) fn put(&mut self, request: RequestId, outcome: Outcome) {
         if self.has_forgotten(request) {
             return;
         }
-        self.bytes += ENTRY_BYTES + outcome.results.len();
-        if let Some(before) = self.outcomes.insert(request, outcome) {
-            self.bytes -= ENTRY_BYTES + before.results.len();
+        let remembered = self.users.entry(request.user()).or_default();
+        let bytes = bytes_of(&outcome);
+        let before = remembered.outcomes.insert(request, outcome).as_ref().map_or(0, bytes_of);
+        remembered.bytes = remembered.bytes + bytes - before;
+        self.bytes = self.bytes + bytes - before;
+        while self.bytes > self.max_bytes {
+            let most = self.users.values_mut().max_by_key(|remembered| remembered.bytes);
+            self.bytes -= most.map_or(0, Remembered::forget_oldest);
         }
-        while self.bytes > self.max_bytes && self.forget_oldest() {}
     }
 
-    /// Forgets ids that were made longer ago than the window, by the clock of this node.
+    /// Forgets ids that were made longer ago than the window, by the clock of this node, within a second.
     pub(crate) fn expire(&mut self, now: u64) {
+        if now < self.next_expiry {
+            return;
+        }
+        self.next_expiry = now + 1_000;
         let begin = now.saturating_sub(self.window_ms);
-        while self.outcomes.first_key_value().is_some_and(|(oldest, _)| oldest.unix_ms() < begin) {
-            self.forget_oldest();
+        for remembered in self.users.values_mut() {
+            self.bytes -= remembered.forget_while(|id| id.unix_ms() < begin);
         }
     }
 
-    /// Refuses all ids up to this one from now on.
+    /// Refuses all ids of its user up to this one from now on.
     pub(crate) fn raise(&mut self, horizon: RequestId) {
-        while self.outcomes.first_key_value().is_some_and(|(oldest, _)| *oldest <= horizon) {
-            self.forget_oldest();
-        }
-        self.horizon = self.horizon.max(Some(horizon));
-    }
-
-    fn forget_oldest(&mut self) -> bool {
-        let Some((request, outcome)) = self.outcomes.pop_first() else { return false };
-        self.bytes -= ENTRY_BYTES + outcome.results.len();
-        self.horizon = self.horizon.max(Some(request));
-        true
+        let remembered = self.users.entry(horizon.user()).or_default();
+        self.bytes -= remembered.forget_while(|id| id <= horizon);
+        remembered.horizon = remembered.horizon.max(Some(horizon));
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.outcomes.len()
+        self.users.values().map(|remembered| remembered.outcomes.len()).sum()
     }
 
     /// Encodes the table for a checkpoint, in payloads of about `piece_bytes`, with how many ids each has; none when
     /// there is nothing to remember.
     pub(crate) fn encode(&self, piece_bytes: usize) -> Vec<(Vec<u8>, u64)> {
-        let head = self.horizon.map_or([0; 16], RequestId::to_bytes).to_vec();
         let mut pieces = Vec::new();
-        if self.horizon.is_some() {
-            pieces.push((head.clone(), 0));
-        }
-        for (request, outcome) in &self.outcomes {
-            if pieces.last().is_none_or(|(bytes, _)| bytes.len() >= piece_bytes) {
-                pieces.push((head.clone(), 0));
+        for remembered in self.users.values() {
+            let head = remembered.horizon.map_or([0; 16], RequestId::to_bytes).to_vec();
+            let mut piece = (head.clone(), 0);
+            for (request, outcome) in &remembered.outcomes {
+                if piece.1 > 0 && piece.0.len() >= piece_bytes {
+                    pieces.push(std::mem::replace(&mut piece, (head.clone(), 0)));
+                }
+                put_outcome(&mut piece.0, *request, outcome);
+                piece.1 += 1;
             }
-            if let Some((bytes, count)) = pieces.last_mut() {
-                put_outcome(bytes, *request, outcome);
-                *count += 1;
-            }
+            pieces.push(piece);
         }
         pieces
     }
@@ -229,7 +268,7 @@ mod tests {
     }
 
     fn ids(table: &DedupTable) -> Vec<u64> {
-        table.outcomes.keys().map(|id| id.unix_ms()).collect()
+        table.users.values().flat_map(|remembered| remembered.outcomes.keys()).map(|id| id.unix_ms()).collect()
     }
 
     #[test]
@@ -263,6 +302,22 @@ mod tests {
     }
 
     #[test]
+    fn a_user_who_takes_all_memory_forgets_their_own_ids() {
+        let mut table = table(600, 4);
+        let of = |user, at| id(at).of_user(user, at);
+        table.put(of(1, 5), outcome(1));
+        (10..20).for_each(|at| table.put(of(2, at), outcome(2)));
+        table.put(of(3, 3), outcome(3));
+        assert_eq!([of(1, 5), of(3, 3), of(2, 19), of(2, 18)].map(|id| table.get(id).is_some()), [true; 4]);
+        assert_eq!((table.bytes, table.len()), (4 * ENTRY_BYTES, 4));
+        // What is too old for one user is not for another.
+        assert!(table.has_forgotten(of(2, 17)) && !table.has_forgotten(of(1, 4)) && !table.has_forgotten(id(4)));
+        let mut again = self::table(600, 4);
+        read(&table.encode(80), &mut again);
+        assert_eq!(again.users, table.users);
+    }
+
+    #[test]
     fn ids_of_the_future_are_refused() {
         let table = table(10, 100);
         assert!(table.refusal(id(100_000), 40_000).is_none());
@@ -290,26 +345,27 @@ mod tests {
             assert_eq!(encoded.len(), pieces, "{entries}");
             let mut again = self::table(10, 100);
             read(&encoded, &mut again);
-            assert_eq!((again.outcomes, again.horizon), (table.outcomes, table.horizon));
+            assert_eq!(again.users, table.users);
         }
     }
 
     proptest! {
-        /// Calls with any ids, at nodes with any windows, memories and clocks, one after the other: a checkpoint goes
-        /// from one to the next. None runs twice.
+        /// Calls with any ids of some users, at nodes with any windows, memories and clocks, one after the other: a
+        /// checkpoint goes from one to the next. None runs twice.
         #[test]
         fn no_call_runs_twice(
             nodes in prop::collection::vec(
-                (1_u64..100, 0_u64..20, prop::collection::vec((0_u64..200_000, 0_u64..200_000), 0..30)), 1..6)
+                (1_u64..100, 0_u64..20, prop::collection::vec((0_u64..200_000, 0_u64..200_000, 0_u16..4), 0..30)), 1..6)
         ) {
             let mut ran = std::collections::HashSet::new();
             let mut before: Option<DedupTable> = None;
             for (seconds, entries, calls) in nodes {
                 let mut table = table(seconds, entries);
                 before.iter().for_each(|before| read(&before.encode(90), &mut table));
-                for (now, at) in calls {
+                for (now, at, user) in calls {
                     // Few ids, so that many come again.
                     let id = id(at / 5_000 * 5_000);
+                    let id = if user == 0 { id } else { id.of_user(user, 7) };
                     if let Some(outcome) = table.get(id) {
                         prop_assert_eq!(outcome.code, (id.unix_ms() / 5_000) as u16);
                     } else if table.refusal(id, now).is_none() {

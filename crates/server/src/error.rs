@@ -10,8 +10,10 @@ use pgwire::messages::response::ErrorResponse;
 
 /// A request id was used for another call: a state of our own, in the class of wrong values.
 const REQUEST_REUSED: &str = "22R01";
-/// A request id is too old, or of the future: as above.
-const REQUEST_TIME: &str = "22R02";
+/// A request id is so old that a call with it may have been made and forgotten: as above.
+const REQUEST_TOO_OLD: &str = "22R02";
+/// A request id is of the future; the call has not been made: as above.
+const REQUEST_IN_FUTURE: &str = "22R03";
 
 /// Why a message is refused: SQLSTATE, what is wrong, where in the statement, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +95,11 @@ impl Refusal {
             Error::Durability(sequencer::Error::RequestReused { .. }) => {
                 refuse(REQUEST_REUSED, error.to_string()).hint(HOW_TO_MAKE)
             }
-            Error::Durability(sequencer::Error::RequestTooOld { .. } | sequencer::Error::RequestInFuture { .. }) => {
-                refuse(REQUEST_TIME, error.to_string()).hint("docs/operations.md, Calls that are repeated")
+            Error::Durability(sequencer::Error::RequestTooOld { .. }) => {
+                refuse(REQUEST_TOO_OLD, error.to_string()).hint("docs/operations.md, Calls that are repeated")
+            }
+            Error::Durability(sequencer::Error::RequestInFuture { .. }) => {
+                refuse(REQUEST_IN_FUTURE, error.to_string()).hint("docs/operations.md, Calls that are repeated")
             }
             Error::Durability(sequencer::Error::ForLeader { .. }) => {
                 refuse("25006", error.to_string()).hint("connect to it")
@@ -153,7 +158,8 @@ fn kind(sqlstate: &str) -> &'static str {
         "22021" => "character not in repertoire",
         "22023" => "invalid parameter value",
         REQUEST_REUSED => "request id of another call",
-        REQUEST_TIME => "request id too old or of the future",
+        REQUEST_TOO_OLD => "request id too old",
+        REQUEST_IN_FUTURE => "request id of the future",
         "23502" => "not null violation",
         "23505" => "unique violation",
         "25001" => "active sql transaction",

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer};
+use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer, own_request};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::messages::data::DataRow;
@@ -141,6 +141,11 @@ pub(crate) fn closed() -> Refusal {
     refuse("57P01", "the server is ending")
 }
 
+/// What was handed over to the log has no answer. A client may repeat what 57P01 refuses, because it has not happened.
+pub(crate) fn unanswered() -> Refusal {
+    refuse("08007", "the server ended before it knew what became of this")
+}
+
 impl Shared {
     /// # Errors
     /// The database is not in a folder.
@@ -261,11 +266,13 @@ impl Shared {
         Ok(Some(fresh))
     }
 
-    /// Runs a statement with values for `$1` and so on, alone or in a transaction, and counts it.
+    /// Runs a statement with values for `$1` and so on, alone or in a transaction, and counts it. The request id of a
+    /// call is one of the owner's.
     pub(crate) async fn run(
         &self,
         plan: &Plan,
         values: &[Value],
+        owner: Option<&str>,
         open: Option<&mut Open>,
         reader: &Reader,
         cancel: &Cancel,
@@ -276,7 +283,7 @@ impl Shared {
             _ if self.follows() && plan.prepared.as_ref().is_some_and(Prepared::is_beside_the_log) => {
                 self.run_fresh_read(plan, values, reader, cancel).await
             }
-            None => self.run_plan(plan, values, cancel).await,
+            None => self.run_plan(plan, values, owner, cancel).await,
             Some(open) => self.run_in(open, plan, values, cancel).await,
         };
         self.count(plan, begun, ran.as_ref().err());
@@ -304,12 +311,25 @@ impl Shared {
         self.watch.statement(plan.verb, begun.elapsed(), refusal.map(cause));
     }
 
-    async fn run_plan(&self, plan: &Plan, values: &[Value], cancel: &Cancel) -> Result<SqlAnswer, Refusal> {
-        let fresh = self.current(plan, values)?;
-        let plan = fresh.as_deref().unwrap_or(plan);
-        let Some(prepared) = &plan.prepared else { return self.define(plan) };
-        let refused = |error| Refusal::of(error, "");
-        let Some(block) = prepared.block(values).map_err(refused)? else { return Ok(prepared.nothing()) };
+    async fn run_plan(
+        &self,
+        plan: &Plan,
+        values: &[Value],
+        owner: Option<&str>,
+        cancel: &Cancel,
+    ) -> Result<SqlAnswer, Refusal> {
+        let current = self.current(plan, values)?;
+        let prepared = match current.as_deref().unwrap_or(plan) {
+            Plan { prepared: Some(prepared), .. } => prepared,
+            definition => return self.define(definition),
+        };
+        let block = prepared.block(values).map_err(|error| Refusal::of(error, ""))?;
+        let Some(mut block) = block else { return Ok(prepared.nothing()) };
+        let request = owner.and_then(|owner| own_request(&mut block, owner));
+        let refused = |error: Error| match request {
+            Some(request) => Refusal::of(error.of_request(request), ""),
+            None => Refusal::of(error, ""),
+        };
         self.watch.calls(std::iter::once(block.as_slice()));
         let permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
@@ -317,11 +337,11 @@ impl Shared {
             Err(Error::Outdated) => {
                 // Who waits with a place of the queue for another one may wait for ever.
                 drop(permit);
-                return self.run_again(plan, values, cancel).await;
+                return self.run_again(plan, values, owner, cancel).await;
             }
             handed_over => handed_over.map_err(refused)?,
         }
-        let block = answer.await.map_err(|_| closed())?.map_err(refused)?;
+        let block = answer.await.map_err(|_| unanswered())?.map_err(refused)?;
         prepared.answer(&block).map_err(refused)
     }
 
@@ -345,7 +365,7 @@ impl Shared {
         let (sender, answer) = oneshot::channel();
         let handed_over = self.caller.step_then(steps, block, move |ran| drop(sender.send(ran)));
         handed_over.map_err(transaction::error)?;
-        let (steps, block) = answer.await.map_err(|_| closed())?.map_err(transaction::error)?;
+        let (steps, block) = answer.await.map_err(|_| unanswered())?.map_err(transaction::error)?;
         open.steps = Some(steps);
         prepared.answer(&block).map_err(refused)
     }
@@ -363,14 +383,20 @@ impl Shared {
         let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
         let (sender, answer) = oneshot::channel();
         self.caller.commit_then(steps, move |done| drop(sender.send(done))).map_err(transaction::error)?;
-        answer.await.map_err(|_| closed())?.map_err(transaction::error)
+        answer.await.map_err(|_| unanswered())?.map_err(transaction::error)
     }
 
     /// Runs a statement that an index overtook: when the index is there, it is understood once more.
-    async fn run_again(&self, plan: &Plan, values: &[Value], cancel: &Cancel) -> Result<SqlAnswer, Refusal> {
+    async fn run_again(
+        &self,
+        plan: &Plan,
+        values: &[Value],
+        owner: Option<&str>,
+        cancel: &Cancel,
+    ) -> Result<SqlAnswer, Refusal> {
         tokio::task::block_in_place(|| drop(self.database()));
         match self.fresh(plan)? {
-            Some(fresh) => Box::pin(self.run_plan(&fresh, values, cancel)).await,
+            Some(fresh) => Box::pin(self.run_plan(&fresh, values, owner, cancel)).await,
             None => Err(Refusal::of(Error::Outdated, "")),
         }
     }

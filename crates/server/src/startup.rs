@@ -23,7 +23,7 @@ use crate::error::Refusal;
 use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, ISOLATION};
 use crate::parameters;
 use crate::reads::{self, LEVEL};
-use crate::session::{Session, fatal};
+use crate::session::{Session, fatal, who};
 use crate::settings::SEARCH_PATH;
 use crate::tls::Tls;
 use crate::users::{Right, Users};
@@ -169,6 +169,7 @@ impl StartupHandler for Startup {
         };
         if let AuthOutcome::Authenticated { identity, final_message } = outcome {
             self.session.permit(identity.ok_or_else(|| wrong_password(client))?);
+            self.session.log_in(who(client).user);
             self.driver.complete_authentication(client, final_message).await?;
             client.flush().await?;
         }

@@ -156,7 +156,7 @@ fn id_of(value: &Value, place: Place) -> Result<RequestId> {
         Value::Bytes(bytes) => bytes.as_slice().try_into().ok().and_then(RequestId::from_bytes),
         _ => None,
     };
-    id.ok_or_else(|| no_id(value, place))
+    id.filter(|id| id.user().is_none()).ok_or_else(|| no_id(value, place))
 }
 
 fn no_id(what: impl std::fmt::Display, place: Place) -> SqlError {
@@ -260,10 +260,10 @@ impl Arguments {
     }
 
     /// How many decimals `$1` and so on need to have in expressions for these values, if one has more than the
-    /// statement was compiled for.
+    /// statement was compiled for. There are few answers for a statement: each is a procedure of its own.
     #[must_use]
     pub fn scales(&self, given: &[Value]) -> Option<Vec<u8>> {
-        let mut scales = None;
+        let mut scales = vec![0; given.len()];
         for (argument, (purpose, sql)) in self.list.iter().zip(&self.purposes) {
             let Argument::Placeholder(number, _) = argument else { continue };
             if !matches!(purpose, Purpose::Operand(_) | Purpose::Condition { is_operand: true }) {
@@ -272,11 +272,12 @@ impl Arguments {
             let needed = given.get(*number).map_or(0, Value::decimals);
             let has = if let Some(SqlType::Decimal(_, scale)) = sql { *scale } else { 0 };
             if needed > has && matches!(sql, Some(SqlType::Integer(_) | SqlType::Decimal(..))) {
-                let all = |given: &[Value]| given.iter().map(Value::decimals).collect();
-                scales.get_or_insert_with(|| all(given));
+                scales[*number] = needed;
             }
         }
-        scales
+        let common = scales.iter().copied().max().filter(|needed| *needed > 0)?;
+        scales.iter_mut().filter(|scale| **scale > 0).for_each(|scale| *scale = common);
+        Some(scales)
     }
 
     /// Whether it is a CALL with the id of a request.

@@ -141,7 +141,7 @@ class Procedure:
 
         Raises:
             Abort: it was taken back.
-            SqlError: the id was used for another call (22R01), or is too old or of the future (22R02).
+            SqlError: the id was used for another call (22R01), is too old (22R02), or of the future (22R03).
         """
         arguments = self._arguments(args, kwargs) if kwargs else args
         return self._row(self._connection.call(self._signature, arguments, _text(request_id)))

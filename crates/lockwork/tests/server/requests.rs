@@ -144,7 +144,7 @@ fn an_id_that_may_have_been_forgotten_is_refused() {
     }
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
     let answer = client.query(&call(RequestId::new(now + 120_000, [0; 10]))).unwrap();
-    assert!(answer.starts_with("ERROR 22R02 ") && answer.contains("ahead of this server's clock"), "{answer}");
+    assert!(answer.starts_with("ERROR 22R03 ") && answer.contains("ahead of this server's clock"), "{answer}");
     expect(&mut client, &[(BALANCE, "1000.00\nSELECT 1")]);
     let first = call(id_of_before(50_000));
     expect(&mut client, &[(&first, "999.00\nCALL"), (&first, "999.00\nCALL")]);

@@ -128,7 +128,7 @@ pub(crate) fn runs<'a>(
         if has_requests {
             requests = cursor.take(count * REQUEST, "request ids")?.as_chunks().0;
             if requests.iter().any(|id| *id != [0; REQUEST] && RequestId::from_bytes(*id).is_none()) {
-                return Err("a request id is no UUID of version 7".into());
+                return Err("a request id is no UUID of version 7 or 8".into());
             }
         } else if head & 1 == 1 {
             cursor.take(count * SHORT_REQUEST, "request ids")?;
@@ -192,6 +192,6 @@ mod tests {
         assert!(refused(&[0x80, 0]).contains("no number"));
         assert!(refused(&[0, 1, 0]).contains("a run of 0 calls"));
         assert!(refused(&[0, 1, 1, 7]).contains("request ids needs 16 bytes"));
-        assert!(refused(&[&[0, 1, 1][..], &[7; 16]].concat()).contains("no UUID of version 7"));
+        assert!(refused(&[&[0, 1, 1][..], &[7; 16]].concat()).contains("no UUID of version 7 or 8"));
     }
 }

@@ -153,7 +153,7 @@ pub(crate) fn outcomes(
     Ok(())
 }
 
-const NO_ID: &str = "a request id is no UUID of version 7";
+const NO_ID: &str = "a request id is no UUID of version 7 or 8";
 
 fn status(cursor: &mut Cursor<'_>) -> Result<(Status, u16), String> {
     let status = u8::try_from(cursor.u16("a status")?).ok().and_then(Status::from_byte);

@@ -50,6 +50,8 @@ pub(crate) struct Session {
     busy: watch::Sender<bool>,
     /// What the client may do, from its login on.
     right: OnceLock<Right>,
+    /// Who has logged in, where there are users: request ids are theirs.
+    owner: OnceLock<String>,
     /// What ends what it is at, and the key for that.
     pub(crate) cancel: Arc<Cancel>,
     pub(crate) key: (i32, i32),
@@ -88,6 +90,7 @@ impl Session {
             database,
             busy,
             right: OnceLock::new(),
+            owner: OnceLock::new(),
             cancel: entered.cancel.clone(),
             key: entered.key(),
             copying: copy::Slot::default(),
@@ -104,6 +107,16 @@ impl Session {
     pub(crate) fn permit(&self, right: Right) {
         // A client logs in once.
         _ = self.right.set(right);
+    }
+
+    /// From now on the client's request ids are those of this user.
+    pub(crate) fn log_in(&self, user: String) {
+        _ = self.owner.set(user);
+    }
+
+    /// Who has logged in, where there are users.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.get().map(String::as_str)
     }
 
     /// The client has its answer.
@@ -220,7 +233,7 @@ impl Session {
                 self.free(client, frees)?;
                 if *frees == Frees::All(true) {
                     self.reader.reset();
-                    self.settings.reset(false);
+                    self.settings.reset();
                 }
             }
             Effect::Default(false) | Effect::Transaction(false) if self.database.follows() => {
@@ -230,11 +243,9 @@ impl Session {
             Effect::DefaultAsBegun => self.reader.set_read_only(self.reader.began_read_only()),
             Effect::AsBegun => {
                 self.reader.reset();
-                self.settings.reset(client.transaction_status() != TransactionStatus::Idle);
+                self.settings.reset();
             }
-            Effect::Set(setting, is_local) => {
-                self.settings.set(setting, *is_local, client.transaction_status() != TransactionStatus::Idle);
-            }
+            Effect::Set(setting, is_local) => self.settings.set(setting, *is_local),
             Effect::ReadAfter(record) => self.reader.set_after(*record),
             // Outside of a transaction there is none, as in PostgreSQL.
             Effect::Transaction(is_read_only) => {
@@ -370,7 +381,7 @@ impl Session {
         if open.is_none() {
             self.admit(None, plan)?;
         }
-        let answer = self.database.run(plan, values, open.as_mut(), &self.reader, &self.cancel).await?;
+        let answer = self.database.run(plan, values, self.owner(), open.as_mut(), &self.reader, &self.cancel).await?;
         Ok(plan.answered(&answer, format))
     }
 }
