@@ -57,7 +57,7 @@ pub struct Columns {
 #[derive(Clone, Debug)]
 pub struct Procedure {
     compiled: Arc<Compiled>,
-    id: u32,
+    pub(crate) id: u32,
 }
 
 impl Lockwork {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
+use std::time::Duration;
 
 use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
@@ -14,6 +15,7 @@ use lockwork_sql as sql;
 use lockwork_storage::{Database, Table};
 
 use crate::calls::{Answer, Procedures, set_request};
+use crate::columns::Procedure;
 use crate::prepared::Prepared;
 use crate::transaction::procedure_of;
 use crate::value::Value;
@@ -135,6 +137,19 @@ impl Caller {
     ) -> Result<(), Error> {
         let _admitted = admit(&self.retired, procedure_of(&block).into_iter())?;
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+
+    /// The most steps that a call of a procedure can take, as the verifier has proved: an instruction each.
+    #[must_use]
+    pub fn steps(&self, procedure: &Procedure) -> u64 {
+        let procedures = read(&self.procedures);
+        procedures.all().get(procedure.id as usize).map_or(0, |known| known.verified.step_bound())
+    }
+
+    /// As [`sequencer::Handle::busy_for`].
+    #[must_use]
+    pub fn busy_for(&self) -> Duration {
+        self.handle.busy_for()
     }
 
     /// The rows that a call of this block asks for, table and key, as far as its arguments tell: no ranges, and none

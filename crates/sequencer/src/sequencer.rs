@@ -411,6 +411,13 @@ impl Handle {
         self.ask(Request::Checkpoint)
     }
 
+    /// For how long one batch, transaction, definition or read has been under way, and everybody else waits; zero when
+    /// none is. Not known where tables are divided among nodes.
+    #[must_use]
+    pub fn busy_for(&self) -> Duration {
+        self.shared.busy_for()
+    }
+
     /// What was done since the directory was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     statistics: Mutex<Statistics>,
     /// Bytes of log since the last checkpoint began.
     pub(crate) since_checkpoint: AtomicU64,
+    /// Since when the order thread is at one thing, in milliseconds since 1970; 0 while it waits for something to do.
+    busy_since: AtomicU64,
     /// Definitions that a node which follows has met.
     pub(crate) definitions: AtomicUsize,
     /// Of a node; `None` when the log is this process's own.
@@ -153,6 +155,20 @@ impl Shared {
         }
     }
 
+    /// The order thread begins something, or waits for something to do.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        let now = if is_busy { self.threads.unix_ms().max(1) } else { 0 };
+        self.busy_since.store(now, Ordering::Relaxed);
+    }
+
+    /// For how long the order thread has been at one thing.
+    pub(crate) fn busy_for(&self) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_millis(self.threads.unix_ms().saturating_sub(since)),
+        }
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         *lock(&self.statistics)
     }
@@ -204,5 +220,24 @@ impl Shared {
         if buffers.len() < MOST_BUFFERS && (1..=MOST_BUFFER_BYTES).contains(&buffer.capacity()) {
             buffers.push(buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_busy_from_when_it_began() {
+        let shared = Shared::default();
+        assert_eq!(shared.busy_for(), Duration::ZERO);
+        shared.set_busy(true);
+        let begun = shared.threads.unix_ms();
+        while shared.threads.unix_ms() < begun + 2 {
+            std::thread::yield_now();
+        }
+        assert!(shared.busy_for() >= Duration::from_millis(2));
+        shared.set_busy(false);
+        assert_eq!(shared.busy_for(), Duration::ZERO);
     }
 }

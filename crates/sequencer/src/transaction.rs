@@ -16,6 +16,9 @@ use crate::sequencer::{Handle, is_block};
 pub const MOST_CALLS: usize = 4096;
 /// The most calls of a transaction that is made and committed at once.
 pub const MAX_CALLS_AT_ONCE: usize = 65_536;
+/// The most steps that the calls of a transaction may take together, by what the verifier has proved of each: a second
+/// or a few, in which nobody else's calls run.
+pub(crate) const MAX_STEPS_AT_ONCE: u64 = 1 << 30;
 /// The most bytes of their arguments, which are one record of the log.
 pub const MOST_ARGUMENT_BYTES: usize = 1 << 20;
 

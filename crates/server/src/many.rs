@@ -29,9 +29,11 @@ pub(crate) const MOST_CALLS: u32 = 1 << 18;
 const MOST_BYTES: usize = 256 << 20;
 /// Of all of them that are under way.
 pub(crate) const MOST_BYTES_AT_ONCE: usize = 512 << 20;
-/// Calls that others wait for at most, and pieces of so many that are on their way.
+/// Calls, and steps of them, that others wait for at most: some ten milliseconds.
 const PIECE: usize = 1 << 14;
-const PIECES: usize = 3;
+const PIECE_STEPS: u64 = 1 << 23;
+/// Pieces of all CALL MANYs that are on their way: one is written, one encoded, one run.
+pub(crate) const PIECES: usize = 3;
 /// The column that says why a call was taken back; it is empty for one that was not.
 pub(crate) const SQLSTATE: &str = "sqlstate";
 
@@ -256,23 +258,38 @@ impl Shared {
         }
         let _room = cancel.unless(self.room.acquire_many((bytes >> 10) as u32 + 1)).await?.map_err(|_| closed())?;
         let _permit = cancel.unless(self.queue.acquire()).await?.map_err(|_| closed())?;
+        let piece = PIECE_STEPS.checked_div(self.caller.steps(&procedure)).unwrap_or(u64::MAX);
+        let piece = usize::try_from(piece).unwrap_or(PIECE).clamp(1, PIECE);
         let mut answers = Columns::default();
         let mut under_way = VecDeque::new();
         let mut from = 0;
         let mut outcome = Ok(());
         // After an error, those under way are waited for: they are made, unless they are refused too.
         loop {
-            if from < calls && outcome.is_ok() && under_way.len() < PIECES {
-                let to = calls.min(from + PIECE);
-                let handed_over = cancel.check().and_then(|()| self.hand_over(&procedure, &columns, from..to));
-                from = to;
+            if from < calls && outcome.is_ok() {
+                // Who waits for a place with nothing under way gets it in turn, so that nobody has all of them.
+                let place = match under_way.is_empty() {
+                    true => cancel.unless(self.pieces.acquire()).await.map(|place| place.ok()),
+                    false => cancel.check().map(|()| self.pieces.try_acquire().ok()),
+                };
+                let handed_over = match place {
+                    Ok(Some(place)) => {
+                        let to = calls.min(from + piece);
+                        let handed_over = self.hand_over(&procedure, &columns, from..to);
+                        from = to;
+                        handed_over.map(|answer| under_way.push_back((answer, place))).map(|()| true)
+                    }
+                    Ok(None) if under_way.is_empty() => Err(closed()),
+                    Ok(None) => Ok(false),
+                    Err(refusal) => Err(refusal),
+                };
                 match handed_over {
-                    Ok(answer) => under_way.push_back(answer),
+                    Ok(true) => continue,
+                    Ok(false) => {}
                     Err(refusal) => outcome = Err(refusal),
                 }
-                continue;
             }
-            let Some(answer) = under_way.pop_front() else { break };
+            let Some((answer, _place)) = under_way.pop_front() else { break };
             match answer.await.map_err(|_| unanswered()).and_then(|ran| ran.map_err(refused)) {
                 Ok(batch) => tokio::task::block_in_place(|| procedure.outcomes(&batch, &mut answers)),
                 Err(refusal) => outcome = outcome.and(Err(refusal)),

@@ -20,7 +20,7 @@ use crate::cancel::{Cancel, Cancels};
 use crate::catalog::{Asked, Asker, Catalog, Definitions, Given};
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, SQLSTATE};
+use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, PIECES, SQLSTATE};
 use crate::query::{self, Queries, Query};
 use crate::reads::Reader;
 use crate::transaction::{self, Open};
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) queue: Semaphore,
     /// KiB of the CALL MANYs that are under way.
     pub(crate) room: Semaphore,
+    /// Their pieces that are on their way.
+    pub(crate) pieces: Semaphore,
     /// KiB of answers that wait in portals to be fetched.
     pub(crate) waiting: Arc<Semaphore>,
     /// COPYs to clients.
@@ -164,6 +166,7 @@ impl Shared {
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
             room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
+            pieces: Semaphore::new(PIECES),
             waiting: Arc::new(Semaphore::new(MOST_WAITING >> 10)),
             exports: Semaphore::new(copy::AT_ONCE),
             watch,

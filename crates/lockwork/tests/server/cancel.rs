@@ -248,6 +248,41 @@ fn many_calls_are_cancelled_between_pieces_and_what_was_made_stays() {
 }
 
 #[test]
+fn calls_of_others_come_between_many_long_ones() {
+    let server = serve(&[]);
+    block_on(async {
+        let (client, other) = (connect(&server).await, connect(&server).await);
+        let slow = "CREATE PROCEDURE slow(n BIGINT, OUT sum BIGINT) AS
+            BEGIN sum := n; FOR i IN 1 .. 1000000 LOOP sum := sum + i; END LOOP; END";
+        client.batch_execute(slow).await.unwrap();
+        // More than one connection may try to keep all others out.
+        let third = connect(&server).await;
+        let numbers: Vec<i64> = (0..16_384).collect();
+        let arguments: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[&numbers];
+        let one = client.query("CALL MANY slow($1)", arguments);
+        let two = third.query("CALL MANY slow($1)", arguments);
+        let calls = async {
+            tokio::time::sleep(A_WHILE).await;
+            for _ in 0..3 {
+                other.batch_execute("CALL transfer(1, 2, 1.00)").await.unwrap();
+            }
+        };
+        let (mut one, mut two, mut calls) = (std::pin::pin!(one), std::pin::pin!(two), std::pin::pin!(calls));
+        tokio::select! {
+            answer = &mut one => panic!("{answer:?} came first"),
+            answer = &mut two => panic!("{answer:?} came first"),
+            () = &mut calls => {}
+        }
+        for (client, many) in [(&client, one), (&third, two)] {
+            client.cancel_token().cancel_query(NoTls).await.unwrap();
+            let error = many.await.unwrap_err();
+            assert!(said(&error).starts_with("57014 "), "{}", said(&error));
+        }
+    });
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_query_ends_when_its_client_vanishes() {
     let server = serve(&[]);
     let since = ticks(&server);

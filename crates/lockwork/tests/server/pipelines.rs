@@ -199,3 +199,15 @@ fn a_pool_can_reset_a_connection() {
     assert_eq!(pipeline(&mut client, &["SELECT pg_advisory_unlock_all()"]), "; SELECT 1");
     assert_eq!(server.end(), Some(0));
 }
+
+#[test]
+fn what_would_keep_all_others_waiting_is_refused() {
+    let (server, mut client) = serve();
+    let slow = "CREATE PROCEDURE slow(OUT sum BIGINT) AS
+        BEGIN sum := 0; FOR i IN 1 .. 1000000 LOOP sum := sum + i; END LOOP; END";
+    assert_eq!(client.query(slow).unwrap(), "CREATE PROCEDURE");
+    let refused = pipeline(&mut client, &["CALL slow()"; 600]);
+    assert!(refused.starts_with("ERROR 54000 a transaction has at most") && refused.contains(" steps"), "{refused}");
+    assert_eq!(pipeline(&mut client, &["CALL slow()"; 2]), "500000500000; CALL; 500000500000; CALL");
+    assert_eq!(server.end(), Some(0));
+}

@@ -294,6 +294,9 @@ impl Order {
             self.digest_if_due();
             let idle = self.work.in_flight.is_empty();
             let copying = self.work.checkpointing.as_ref().is_some_and(|checkpoint| checkpoint.snapshot.is_some());
+            if idle {
+                self.shared.set_busy(false);
+            }
             let request = match self.work.stashed.take() {
                 Some(request) => Ok(request),
                 None if !idle => requests.try_recv(),
@@ -304,6 +307,7 @@ impl Order {
                 }
                 None => patient(&self.shared.threads, requests, self.until_digest()),
             };
+            self.shared.set_busy(request.is_ok() || !idle);
             match request {
                 Ok(request) => self.take(request, requests),
                 Err(TryRecvError::Empty) if !idle => self.complete_one(),

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
 use crate::journal::answers::{Answers, of_call};
-use crate::transaction::{Looked, Made, Step, Transaction};
+use crate::transaction::{Looked, MAX_STEPS_AT_ONCE, Made, Step, Transaction};
 
 /// What is done with a transaction that has made further calls, and with the blocks of those that ran. The transaction
 /// is an empty one when it has been committed.
@@ -144,6 +144,11 @@ impl Order {
         };
         let calls: Vec<(u32, Vec<u8>, usize)> = blocks.iter().map(call).collect();
         transaction.room(calls.iter().map(|(_, arguments, _)| arguments.len()), commits)?;
+        let steps = |id: u32| self.procedures.get(id as usize).map_or(0, |known| known.verified.step_bound());
+        let all = transaction.procedures().chain(calls.iter().map(|(procedure, ..)| *procedure));
+        if all.map(steps).fold(0_u64, u64::saturating_add) > MAX_STEPS_AT_ONCE {
+            return Err(Error::TooLong);
+        }
         let room = match commits {
             true => self.reserve(&transaction, &calls)?,
             false => None,

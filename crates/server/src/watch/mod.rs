@@ -77,6 +77,9 @@ enum State {
     Ending,
 }
 
+/// A batch takes some ten milliseconds: a server that is at one thing for so long is not ready.
+const STUCK: Duration = Duration::from_secs(5);
+
 /// Why a statement failed: the procedure or kind of statement, SQLSTATE, and what `Refusal::cause` says, which has no
 /// values in it.
 type Cause = (String, String, String);
@@ -253,6 +256,11 @@ impl Watch {
         }
     }
 
+    /// For how long all calls have waited for one thing.
+    fn busy_for(&self) -> Duration {
+        self.caller().as_ref().map(Caller::busy_for).unwrap_or_default()
+    }
+
     fn statistics(&self) -> sequencer::Statistics {
         self.caller().as_ref().map(Caller::statistics).unwrap_or_default()
     }
@@ -279,6 +287,8 @@ impl Watch {
         put("recovery_bytes", "gauge", "Bytes of log and checkpoint, while it recovers.", &recovery);
         let recovery = of_all(progress.records, progress.total_records);
         put("recovery_records", "gauge", "Records of a cluster's log, while it replays them.", &recovery);
+        let help = "For how long all calls have waited for one batch, transaction, definition or read.";
+        put("busy_seconds", "gauge", help, &one(self.busy_for().as_secs_f64()));
         put("resident_bytes", "gauge", "Memory of the process.", &one(resident_bytes() as f64));
         put("connections", "gauge", "Clients.", &of(&self.connections));
         put("connections_total", "counter", "Clients that came.", &of(&self.connected));
@@ -365,7 +375,7 @@ impl Watch {
             State::Starting(stage) => json!({ "name": "starting", "why": stage.progress() }),
             State::Following => json!({ "name": "following" }),
             State::Stopped => json!({ "name": "stopped", "why": *lock(&self.stopped) }),
-            State::Ready => json!({ "name": "ready" }),
+            State::Ready => ready(self.busy_for()),
             State::Ending => json!({ "name": "ending" }),
         };
         let count = |count: &AtomicU64| count.load(Relaxed);
@@ -430,6 +440,15 @@ fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str,
     ]
 }
 
+/// The state of a server that is ready unless it has been at one thing for too long.
+fn ready(busy: Duration) -> Value {
+    if busy < STUCK {
+        return json!({ "name": "ready" });
+    }
+    let why = format!("all calls wait for one thing that has been under way for {} s", busy.as_secs());
+    json!({ "name": "busy", "why": why })
+}
+
 /// A value of a label.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -445,6 +464,12 @@ fn resident_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_has_been_at_one_thing_for_long_is_not_ready() {
+        assert_eq!(ready(Duration::from_millis(4_999)), json!({ "name": "ready" }));
+        assert_eq!(ready(Duration::from_secs(7))["name"], "busy");
+    }
 
     #[test]
     fn it_is_told_how_far_recovery_is() {
