@@ -22,6 +22,9 @@
 //! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
 //! | `reads` | reads at a node of a cluster that follows |
 //! | `lite` | SQLite, as the catalog and queries have it |
+//! | `limits` | what bounds a query in time and memory |
+//! | `texts` | functions of texts for SQLite, which keep to those bounds |
+//! | `quoting` | texts and names as SQLite reads them |
 //! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
@@ -39,11 +42,13 @@ mod error;
 mod gate;
 mod held;
 mod known;
+mod limits;
 mod lite;
 mod many;
 mod messages;
 mod parameters;
 mod query;
+mod quoting;
 mod reads;
 mod session;
 mod settings;
@@ -51,6 +56,7 @@ mod shared;
 mod startup;
 mod stored;
 mod syntax;
+mod texts;
 mod tls;
 mod transaction;
 mod users;
@@ -235,6 +241,10 @@ impl Server {
 
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
     ///
+    /// It returns though queries may still run in threads of the runtime that may block: their clients have gone, and they
+    /// end at their next look whether they are to. A program that ends shuts its runtime down without waiting for them
+    /// (`Runtime::shutdown_background`).
+    ///
     /// # Errors
     /// Why something that was acknowledged may not be durable.
     pub async fn run(mut self) -> Result<(), Error> {
@@ -293,7 +303,9 @@ impl Server {
             over.send_replace(true);
             drop(timeout(FAREWELL, all(&mut connections)).await);
         }
-        connections.shutdown().await;
+        // Queries end at their next look; one that looks too seldom is not waited for.
+        self.database.cancels.end();
+        drop(timeout(FAREWELL, connections.shutdown()).await);
         tokio::task::block_in_place(|| self.database.close())
     }
 }

@@ -13,13 +13,13 @@ use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements}
 use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer, own_request};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
-use pgwire::messages::data::DataRow;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::cancel::{Cancel, Cancels};
 use crate::catalog::{Asked, Asker, Catalog, Definitions, Given};
 use crate::copy;
 use crate::error::{Refusal, refuse};
+use crate::limits::{self, Answer, Room};
 use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, PIECES, SQLSTATE};
 use crate::query::{self, Queries, Query};
 use crate::reads::Reader;
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) watch: Arc<Watch>,
     pub(crate) cancels: Arc<Cancels>,
     catalog: Catalog,
+    /// The memory of all queries.
+    pub(crate) query_room: Arc<Room>,
     /// Whether the engine runs transactions of several statements.
     pub(crate) together: bool,
     queries: Queries,
@@ -172,6 +174,7 @@ impl Shared {
             watch,
             cancels: Arc::default(),
             catalog: Catalog::default(),
+            query_room: Room::new(limits::ALL),
             queries,
         })
     }
@@ -422,11 +425,11 @@ impl Shared {
     /// Runs a query of the catalog.
     pub(crate) async fn ask(
         &self,
-        asked: &Asked,
-        values: &[Given],
+        asked: &Arc<Asked>,
+        values: Vec<Given>,
         format: &Format,
         asker: Asker<'_>,
-    ) -> Result<Vec<DataRow>, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let version = self.definitions.load(Ordering::Acquire);
         self.catalog.run(asked, values, format, asker, version, || self.copied()).await
     }
@@ -451,12 +454,12 @@ impl Shared {
         format: &Format,
         open: Option<&mut Open>,
         reader: &Reader,
-        cancel: &Arc<Cancel>,
-    ) -> Result<Vec<DataRow>, Refusal> {
+        asker: Asker<'_>,
+    ) -> Result<Answer, Refusal> {
         let begun = Instant::now();
         // At a node that follows each statement sees a record of its own.
         let steps = open.filter(|_| !self.follows()).map(|open| &mut open.steps);
-        let ran = self.queries.run(query, values, format, steps, cancel).await.map(|(record, rows)| {
+        let ran = self.queries.run(query, values, format, steps, asker).await.map(|(record, rows)| {
             record.into_iter().for_each(|record| reader.saw(record));
             rows
         });

@@ -14,6 +14,7 @@ use crate::catalog::{self, Asked};
 use crate::copy::Copy;
 use crate::error::Refusal;
 use crate::known::Known;
+use crate::limits::Taken;
 use crate::many;
 use crate::query::Query;
 use crate::shared::Plan;
@@ -47,6 +48,8 @@ pub(crate) enum Values {
 pub(crate) struct Answered {
     pub(crate) rows: Vec<DataRow>,
     pub(crate) tag: String,
+    /// The memory of the rows, until the client has taken them.
+    pub(crate) held: Option<Taken>,
 }
 
 impl Stored {
@@ -98,11 +101,12 @@ impl Stored {
         match self {
             Self::Known(_) | Self::Control(_) | Self::Copy(_) => Ok(Values::Plan(Vec::new())),
             Self::Catalog(asked) => {
-                let one = |((at, bytes, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
-                    let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty);
-                    catalog::decode(bytes, format, ty, at + 1)
+                let one = |((at, _, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
+                    let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty).clone();
+                    // Read where the memory of the query is counted.
+                    catalog::Given { bytes: portal.parameters[at].clone(), format, ty }
                 };
-                given.zip(&asked.parameters).map(one).collect::<Result<_, _>>().map(Values::Catalog)
+                Ok(Values::Catalog(given.zip(&asked.parameters).map(one).collect()))
             }
             Self::Plan(plan) if plan.is_many() => {
                 let fields = plan.parameters();
@@ -157,7 +161,7 @@ impl Plan {
             }
             _ => (Vec::new(), 0),
         };
-        Answered { rows, tag: self.verb.tag(count) }
+        Answered { rows, tag: self.verb.tag(count), held: None }
     }
 }
 

@@ -16,6 +16,7 @@ mod faults;
 #[path = "../common/folder.rs"]
 mod folder;
 mod keys;
+mod limits;
 mod names;
 mod numbers;
 mod pipelines;

@@ -7,6 +7,18 @@ pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
+/// The bytes that the elements of an array need at most while they are read and written: those of the text, and of each
+/// element its place in a list that grows, and the text that it may be. An object, which JSON may have, is a tree.
+pub(super) fn memory(text: &str) -> usize {
+    let bytes = text.bytes();
+    let (separators, objects) = bytes.fold((1_usize, 0_usize), |(separators, objects), byte| match byte {
+        b',' | b' ' | b'[' => (separators + 1, objects),
+        b'{' => (separators, objects + 1),
+        _ => (separators, objects),
+    });
+    2 * text.len() + separators * (3 * size_of::<Value>() + 32) + objects * 1024
+}
+
 /// The elements of an array in either form, or of a vector; nothing if it is none.
 pub(super) fn elements(text: &str) -> Option<Vec<Value>> {
     match text.trim().as_bytes().first() {

@@ -1,15 +1,19 @@
 //! Values on their way in and out: parameters for SQLite, cells for the client, in text and in binary.
 
+use std::ops::Deref;
+
 use bytes::{BufMut, BytesMut};
 use pgwire::api::Type;
 use pgwire::api::results::FieldFormat;
 use rusqlite::types::{Value, ValueRef};
 use serde_json::Value as Json;
 
-use super::array::{elements, text, written};
+use super::array::{elements, memory, text, written};
 use super::infer::element_of;
 use super::types;
 use crate::error::{Refusal, refuse};
+use crate::limits::{self, Reserved};
+use crate::lite;
 use crate::values::with_length;
 
 /// Whether SQLite should have its values as integers.
@@ -22,17 +26,48 @@ fn element_type(ty: &Type) -> Option<Type> {
     element_of(ty.name()).map(|name| types::of_name(&name))
 }
 
-/// A parameter as a client sent it.
-pub(crate) fn decode(bytes: Option<&[u8]>, format: FieldFormat, ty: &Type, number: usize) -> Result<Value, Refusal> {
-    let Some(bytes) = bytes else { return Ok(Value::Null) };
-    let named = |refusal: Refusal| Refusal { message: format!("parameter ${number}: {}", refusal.message), ..refusal };
-    match format {
-        FieldFormat::Text => {
-            let text = std::str::from_utf8(bytes).map_err(|_| named(refuse("22021", "this is no UTF-8")))?;
-            parse(text, ty).map_err(named)
-        }
-        FieldFormat::Binary => binary(bytes, ty).map_err(named),
+/// A value and the memory that it has.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    value: Value,
+    _memory: Reserved,
+}
+
+impl Deref for Decoded {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.value
     }
+}
+
+/// Counts memory, in a function that refuses.
+fn counted(bytes: usize) -> Result<Reserved, Refusal> {
+    limits::reserve(bytes).map_err(|error| {
+        let message = lite::message(&error);
+        lite::stated(&message).unwrap_or_else(|| refuse("53200", message))
+    })
+}
+
+/// A parameter as a client sent it.
+pub(super) fn decode(bytes: Option<&[u8]>, format: FieldFormat, ty: &Type, number: usize) -> Result<Decoded, Refusal> {
+    let named = |refusal: Refusal| Refusal { message: format!("parameter ${number}: {}", refusal.message), ..refusal };
+    let length = bytes.map_or(0, <[u8]>::len);
+    let _elements = match (bytes, format, element_type(ty)) {
+        (Some(_), FieldFormat::Binary, Some(_)) => counted(length * (size_of::<Json>() / 4 + 16))?,
+        (Some(bytes), FieldFormat::Text, Some(_)) => counted(std::str::from_utf8(bytes).map_or(0, memory))?,
+        _ => counted(0)?,
+    };
+    let _memory = counted(2 * length)?;
+    let value = match (bytes, format) {
+        (None, _) => Value::Null,
+        (Some(bytes), FieldFormat::Text) => {
+            let text = std::str::from_utf8(bytes).map_err(|_| named(refuse("22021", "this is no UTF-8")))?;
+            parse(text, ty).map_err(named)?
+        }
+        (Some(bytes), FieldFormat::Binary) => binary(bytes, ty).map_err(named)?,
+    };
+    Ok(Decoded { value, _memory })
 }
 
 fn parse(text: &str, ty: &Type) -> Result<Value, Refusal> {
@@ -108,7 +143,21 @@ fn binary_array(bytes: &[u8], of: &Type) -> Result<Option<Vec<Json>>, Refusal> {
 }
 
 /// Appends a cell and its length, as a DataRow has it.
-pub(super) fn encode(value: ValueRef<'_>, ty: &Type, format: FieldFormat, row: &mut BytesMut) {
+///
+/// # Errors
+/// There is no memory for it.
+pub(super) fn encode(value: ValueRef<'_>, ty: &Type, format: FieldFormat, row: &mut BytesMut) -> Result<(), Refusal> {
+    let _copies = match (value, element_type(ty)) {
+        (ValueRef::Text(text), Some(_)) => counted(2 * std::str::from_utf8(text).map_or(0, memory))?,
+        // The copy, and the row that grows.
+        (ValueRef::Text(bytes) | ValueRef::Blob(bytes), _) => counted(4 * bytes.len())?,
+        _ => counted(0)?,
+    };
+    append(value, ty, format, row);
+    Ok(())
+}
+
+fn append(value: ValueRef<'_>, ty: &Type, format: FieldFormat, row: &mut BytesMut) {
     if value == ValueRef::Null {
         return row.put_i32(-1);
     }
@@ -186,7 +235,7 @@ fn put_binary(value: ValueRef<'_>, ty: &Type, row: &mut BytesMut) {
                         (_, Some(number)) => ValueRef::Integer(number),
                         (Some(word), None) => ValueRef::Text(word.as_bytes()),
                     };
-                    encode(value, &of, FieldFormat::Binary, row);
+                    append(value, &of, FieldFormat::Binary, row);
                 }
             }
             None => row.put_slice(plain(value).as_bytes()),
@@ -200,11 +249,11 @@ mod tests {
 
     fn back(value: &Value, ty: &Type, format: FieldFormat) -> Value {
         let mut row = BytesMut::new();
-        encode(ValueRef::from(value), ty, format, &mut row);
+        encode(ValueRef::from(value), ty, format, &mut row).unwrap();
         let length = i32::from_be_bytes(row[..4].try_into().unwrap());
         let bytes = (length >= 0).then(|| &row[4..]);
         assert_eq!(bytes.map_or(0, <[u8]>::len) as i32, length.max(0));
-        decode(bytes, format, ty, 1).unwrap()
+        decode(bytes, format, ty, 1).unwrap().value
     }
 
     #[test]

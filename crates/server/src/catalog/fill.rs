@@ -4,8 +4,8 @@
 //! primary key, that constraint, one to spare), procedures one each from 2^30 on by their number in the database,
 //! defaults from 2^29 on. So they stay as long as nothing is replaced.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
 
 use lockwork_database::ProcedureDefinition;
 use lockwork_database::sql::{Catalogue, Field, SqlType, Table, Value};
@@ -62,6 +62,12 @@ pub(super) fn relations() -> impl Iterator<Item = (i64, &'static str, &'static s
         let columns = words.iter().skip(2).filter_map(|word| word.split_once(':')).collect();
         Some((words.first()?.parse().ok()?, schema, name, columns))
     })
+}
+
+/// Whether the catalog has a table of this name, in one of its schemas.
+pub(super) fn is_table(name: &str) -> bool {
+    static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| relations().map(|(_, _, name, _)| name).collect());
+    NAMES.contains(name)
 }
 
 /// The affinity of SQLite for a type, which is the last word of the type that a column is declared with.

@@ -4,18 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Statement,
-    TableAlias, TableFactor, TableFunctionArgs, VisitMut, VisitorMut,
+    Expr, Function, FunctionArg, FunctionArgExpr, Ident, ObjectName, Query, Select, SelectItem, SetExpr, TableAlias,
+    TableFactor, TableFunctionArgs, TableWithJoins, VisitMut, VisitorMut,
 };
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Location;
 
 use super::fill::relations;
 use super::infer::{Types, element_of};
-use super::rewrite::{Rewriter, SETS, call, raw};
+use super::render::{is_made, made, raw};
+use super::rewrite::{Rewriter, SETS, call};
 use super::types;
 use crate::error::{Refusal, refuse};
+use crate::quoting::identifier;
 use crate::syntax::{arguments, folded, name_of, position};
 
 /// The columns of functions that stand in a FROM clause, as SQLite has them.
@@ -52,6 +52,23 @@ impl Places {
 
     pub(super) fn of_column(&self, table: &str, column: &str) -> Option<Place> {
         self.columns.get(&(table.to_lowercase(), column.to_lowercase())).cloned()
+    }
+}
+
+/// The elements of an array as a table, which SQLite has `key` and `value` of.
+fn elements_of(array: Expr, name: Ident) -> TableFactor {
+    let args = vec![FunctionArg::Unnamed(FunctionArgExpr::Expr(array))];
+    TableFactor::Table {
+        name: ObjectName::from(vec![made("json_each")]),
+        alias: Some(TableAlias { explicit: true, name, columns: Vec::new(), at: None }),
+        args: Some(TableFunctionArgs { args, settings: None }),
+        with_hints: Vec::new(),
+        version: None,
+        with_ordinality: false,
+        partitions: Vec::new(),
+        json_path: None,
+        sample: None,
+        index_hints: Vec::new(),
     }
 }
 
@@ -156,8 +173,8 @@ impl<'a> Sources<'a> {
         let table = alias.map_or_else(|| function.clone(), |alias| folded(&alias.name));
         let columns: Vec<String> =
             alias.map(|alias| alias.columns.iter().map(|column| folded(&column.name)).collect()).unwrap_or_default();
-        let quoted = Ident::with_quote('"', table.clone());
-        let mut places = vec![Place { sql: format!("{quoted}.{key}"), ty }];
+        let quoted = identifier(&table)?;
+        let mut places = vec![Place { sql: format!("({quoted}.{key})"), ty }];
         if ordinality {
             places.push(Place { sql: format!("({quoted}.key + 1)"), ty: "int8".into() });
         }
@@ -171,25 +188,16 @@ impl<'a> Sources<'a> {
             self.places.names.insert(column, place.clone());
         }
         self.places.names.entry(table.clone()).or_insert_with(|| places[0].clone());
-        let args = vec![FunctionArg::Unnamed(FunctionArgExpr::Expr(array))];
-        Ok(TableFactor::Table {
-            name: ObjectName::from(vec![Ident::new("json_each")]),
-            alias: Some(TableAlias { explicit: true, name: quoted, columns: Vec::new(), at: None }),
-            args: Some(TableFunctionArgs { args, settings: None }),
-            with_hints: Vec::new(),
-            version: None,
-            with_ordinality: false,
-            partitions: Vec::new(),
-            json_path: None,
-            sample: None,
-            index_hints: Vec::new(),
-        })
+        Ok(elements_of(array, Ident::with_quote('"', table)))
     }
 
     fn table_factor(&mut self, factor: &mut TableFactor) -> Result<(), Refusal> {
         match factor {
             TableFactor::Table { name, args: Some(args), alias, with_ordinality, .. } => {
-                let is_made = name.to_string() == "json_each";
+                let is_made = name.0.iter().all(|part| part.as_ident().is_some_and(is_made));
+                if args.settings.is_some() {
+                    return Err(self.refuse("0A000", "a function takes plain values here".into(), Location::empty()));
+                }
                 if !is_made {
                     let arguments = std::mem::take(&mut args.args);
                     *factor = self.function(&name.clone(), arguments, *with_ordinality, alias.clone().as_ref())?;
@@ -209,20 +217,6 @@ impl<'a> Sources<'a> {
             TableFactor::Derived { lateral: true, .. } => {
                 let message = "LATERAL is not possible in queries of the catalog".to_string();
                 return Err(self.refuse("0A000", message, Location::empty()));
-            }
-            TableFactor::Derived { subquery, alias: Some(alias), .. } if !alias.columns.is_empty() => {
-                // SQLite names columns in WITH only.
-                let columns = std::mem::take(&mut alias.columns);
-                let names: Vec<String> = columns.iter().map(|column| column.name.to_string()).collect();
-                let text = format!("WITH {0}({1}) AS (SELECT 1) SELECT * FROM {0}", alias.name, names.join(", "));
-                let parsed = Parser::parse_sql(&PostgreSqlDialect {}, &text);
-                if let Ok([Statement::Query(made)]) = parsed.as_deref()
-                    && let mut made = made.clone()
-                    && let Some(with) = &mut made.with
-                {
-                    std::mem::swap(&mut with.cte_tables[0].query, subquery);
-                    **subquery = *made;
-                }
             }
             TableFactor::Table { name, args: None, alias, .. } => {
                 self.relation(name)?;
@@ -287,18 +281,21 @@ struct Sets {
 }
 
 impl Sets {
-    fn replace(&mut self, function: &Function, field: Option<&str>, types: &Types) -> Option<Expr> {
+    fn replace(
+        &mut self,
+        function: &Function,
+        field: Option<&str>,
+        rewriter: &Rewriter<'_>,
+    ) -> Result<Option<Expr>, Refusal> {
         let name = name_of(function);
         let exprs = arguments(function);
         let array = match (name.as_str(), &exprs[..]) {
-            ("generate_series", [..]) => {
-                let words: Vec<String> = exprs.iter().map(ToString::to_string).collect();
-                format!("pg_series({})", words.join(", "))
-            }
-            (_, [array, ..]) => format!("pg_array({array})"),
-            _ => return None,
+            ("generate_series", [..]) => call("pg_series", exprs.iter().copied().cloned().collect()),
+            (_, [array, ..]) => call("pg_array", vec![(*array).clone()]),
+            _ => return Ok(None),
         };
-        let ty = exprs.first().and_then(|array| types.of(array)).unwrap_or_default();
+        let array = rewriter.sql(&array)?;
+        let ty = exprs.first().and_then(|array| rewriter.types.of(array)).unwrap_or_default();
         let element = match name.as_str() {
             "generate_series" | "generate_subscripts" => "int4".to_string(),
             _ => element_of(&ty).unwrap_or_else(|| "text".into()),
@@ -320,35 +317,37 @@ impl Sets {
                 (format!("json_object('x', {value}, 'n', {table}.key + 1)"), "json".to_string())
             }
             (_, None) => (value, element),
-            _ => return None,
+            _ => return Ok(None),
         };
         self.types.push((made.clone(), ty));
-        Some(raw(made))
+        Ok(Some(raw(made)))
     }
 }
 
 struct Replace<'a, 'b>(&'a mut Sets, &'a Rewriter<'b>);
 
 impl VisitorMut for Replace<'_, '_> {
-    type Break = ();
+    /// Nothing where a function is used in a way that is not possible.
+    type Break = Option<Refusal>;
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Option<Refusal>> {
         let Expr::Function(function) = &*expr else { return ControlFlow::Continue(()) };
         let name = name_of(function);
         let made = match name.strip_prefix("pg_field_") {
             Some(field) => match arguments(function).first() {
-                Some(Expr::Function(inner)) => self.0.replace(inner, Some(field), &self.1.types),
-                _ => None,
+                Some(Expr::Function(inner)) => self.0.replace(inner, Some(field), self.1),
+                _ => Ok(None),
             },
-            None if SETS.contains(&name.as_str()) => self.0.replace(function, None, &self.1.types),
+            None if SETS.contains(&name.as_str()) => self.0.replace(function, None, self.1),
             None => return ControlFlow::Continue(()),
         };
         match made {
-            Some(made) => {
+            Ok(Some(made)) => {
                 *expr = made;
                 ControlFlow::Continue(())
             }
-            None => ControlFlow::Break(()),
+            Ok(None) => ControlFlow::Break(None),
+            Err(refusal) => ControlFlow::Break(Some(refusal)),
         }
     }
 }
@@ -358,22 +357,15 @@ pub(super) fn series(rewriter: &mut Rewriter<'_>, select: &mut Select) -> Result
     let mut sets = Sets { table: format!("lockwork_set_{}", rewriter.made), first: None, types: Vec::new() };
     for item in &mut select.projection {
         let (SelectItem::ExprWithAlias { expr, .. } | SelectItem::UnnamedExpr(expr)) = item else { continue };
-        if expr.visit(&mut Replace(&mut sets, rewriter)).is_break() {
+        if let ControlFlow::Break(refusal) = expr.visit(&mut Replace(&mut sets, rewriter)) {
             let message = "a function that answers rows is used in a way that is not possible here".to_string();
-            return Err(rewriter.refuse("0A000", message, select.select_token.0.span.start));
+            return Err(refusal.unwrap_or_else(|| rewriter.refuse("0A000", message, select.select_token.0.span.start)));
         }
     }
     let Some(array) = sets.first else { return Ok(()) };
     rewriter.made += 1;
     sets.types.iter().for_each(|(made, ty)| rewriter.types.note(made, ty));
-    let text = format!("SELECT 1 FROM json_each({array}) AS {}", sets.table);
-    let parsed = Parser::parse_sql(&sqlparser::dialect::SQLiteDialect {}, &text);
-    let Ok([Statement::Query(query)]) = parsed.as_deref() else {
-        let message = "the array of a function that answers rows cannot be read".to_string();
-        return Err(rewriter.refuse("0A000", message, select.select_token.0.span.start));
-    };
-    if let SetExpr::Select(made) = &*query.body {
-        select.from.extend(made.from.iter().cloned());
-    }
+    let relation = elements_of(raw(array), made(sets.table));
+    select.from.push(TableWithJoins { relation, joins: Vec::new() });
     Ok(())
 }

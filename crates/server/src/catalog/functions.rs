@@ -1,19 +1,21 @@
 //! Functions of PostgreSQL, as SQLite calls them.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use regex::{Regex, RegexBuilder};
 use rusqlite::functions::{Context, FunctionFlags};
-use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 use serde_json::Value as Json;
 
 use super::arithmetic::{computed, divided, refused, whole};
-use super::array::{elements, text};
+use super::array::{elements, memory, text};
 use super::fill::{Known, Names, OWNER, identifier};
 use super::types;
 use crate::known::Who;
-use crate::{parameters, settings};
+use crate::limits::{Reserved, reserve};
+use crate::texts::{made, text as word};
+use crate::{lite, parameters, settings};
 
 /// The functions that answer something here and what type it has; those of SQLite under PostgreSQL's names among them.
 pub(super) const RESULTS: &[(&str, &str)] = &[
@@ -180,23 +182,9 @@ const ZERO: &[&str] = &[
 
 /// The most elements that `generate_series` makes.
 const MOST_SERIES: i64 = 100_000;
-/// The most bytes of a regular expression that was compiled.
-const MOST_REGEX: usize = 1 << 20;
 
 fn wrong(message: impl Into<String>) -> Error {
     Error::UserFunctionError(message.into().into())
-}
-
-fn word(context: &Context<'_>, at: usize) -> Option<String> {
-    if at >= context.len() {
-        return None;
-    }
-    match context.get_raw(at) {
-        ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        ValueRef::Integer(number) => Some(number.to_string()),
-        ValueRef::Real(number) => Some(number.to_string()),
-        _ => None,
-    }
 }
 
 pub(super) fn number(context: &Context<'_>, at: usize) -> Option<i64> {
@@ -210,8 +198,11 @@ pub(super) fn number(context: &Context<'_>, at: usize) -> Option<i64> {
     }
 }
 
-fn list(context: &Context<'_>, at: usize) -> Option<Vec<Json>> {
-    elements(&word(context, at)?)
+/// The elements of an array, and the memory that they have; nothing if it is none.
+fn list(context: &Context<'_>, at: usize) -> Result<Option<(Vec<Json>, Reserved)>> {
+    let Some(text) = word(context, at) else { return Ok(None) };
+    let memory = reserve(memory(&text))?;
+    Ok(elements(&text).map(|elements| (elements, memory)))
 }
 
 fn output(element: &Json) -> Value {
@@ -290,11 +281,70 @@ fn named(names: &Names, who: &Who, kind: &str, oid: i64) -> String {
     known.unwrap_or_else(|| if oid == 0 { "-".into() } else { oid.to_string() })
 }
 
+/// Functions of SQLite that the catalog's statements call, beside those that are registered here and in
+/// [`crate::texts`].
+const OF_SQLITE: &[&str] = &[
+    "abs",
+    "avg",
+    "ceil",
+    "coalesce",
+    "concat",
+    "concat_ws",
+    "count",
+    "dense_rank",
+    "first_value",
+    "floor",
+    "group_concat",
+    "json_array",
+    "json_extract",
+    "json_group_array",
+    "json_object",
+    "lag",
+    "last_value",
+    "lead",
+    "max",
+    "min",
+    "mod",
+    "nullif",
+    "rank",
+    "round",
+    "row_number",
+    "sign",
+    "sqrt",
+    "substr",
+    "sum",
+];
+
+/// Whether a client's query may come to call a function of SQLite's: those that read files or tell of the build are not
+/// among them.
+pub(super) fn is_allowed(name: &str) -> bool {
+    let is_own = ["pg_", "lw_", "to_reg"].iter().any(|begin| name.starts_with(begin));
+    is_own || [OF_SQLITE, OWN, NOTHING, SO, ZERO].iter().any(|list| list.contains(&name))
+}
+
+/// Functions that are registered here under the names that PostgreSQL has for them.
+const OWN: &[&str] = &[
+    "array_length",
+    "array_lower",
+    "array_to_string",
+    "array_upper",
+    "cardinality",
+    "current_schema",
+    "current_schemas",
+    "current_setting",
+    "format_type",
+    "left",
+    "quote_ident",
+    "quote_literal",
+    "right",
+    "set_config",
+    "version",
+];
+
 /// Registers all functions.
 pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result<()> {
     let scalar = |name: &str, arguments: i32, run: fn(&Context<'_>) -> Result<Value>| {
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        connection.create_scalar_function(name, arguments, flags, move |context| run(context))
+        lite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
     };
     for name in NOTHING {
         scalar(name, -1, |_| Ok(Value::Null))?;
@@ -349,7 +399,6 @@ pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result
     })?;
     scalar("left", 2, |context| Ok(part(context, |count, length| (0, count.clamp(0, length)))))?;
     scalar("right", 2, |context| Ok(part(context, |count, length| (length - count.clamp(0, length), length))))?;
-    scalar("pg_regex", 3, regex_matches)?;
     scalar("pg_add", 2, |context| computed(context, i64::checked_add, |a, b| a + b))?;
     scalar("pg_subtract", 2, |context| computed(context, i64::checked_sub, |a, b| a - b))?;
     scalar("pg_multiply", 2, |context| computed(context, i64::checked_mul, |a, b| a * b))?;
@@ -368,32 +417,24 @@ fn part(context: &Context<'_>, range: fn(i64, i64) -> (i64, i64)) -> Value {
     Value::Text(text.chars().skip(from as usize).take((to - from) as usize).collect())
 }
 
-/// `pg_regex(text, pattern, whether case is of no matter)`.
-fn regex_matches(context: &Context<'_>) -> Result<Value> {
-    let (Some(text), Some(pattern)) = (word(context, 0), word(context, 1)) else { return Ok(Value::Null) };
-    let ignores_case = number(context, 2) == Some(1);
-    let compile = |_: ValueRef<'_>| -> std::result::Result<Regex, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(RegexBuilder::new(&pattern).case_insensitive(ignores_case).size_limit(MOST_REGEX).build()?)
-    };
-    let regex: Arc<Regex> = context.get_or_create_aux(1, compile)?;
-    Ok(Value::Integer(regex.is_match(&text).into()))
-}
-
 fn arrays(connection: &Connection) -> Result<()> {
     let scalar = |name: &str, arguments: i32, run: fn(&Context<'_>) -> Result<Value>| {
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        connection.create_scalar_function(name, arguments, flags, move |context| run(context))
+        lite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
     };
     scalar("pg_array", 1, |context| {
         let Some(text) = word(context, 0) else { return Ok(Value::Null) };
-        let elements = elements(&text).ok_or_else(|| wrong(format!("'{text}' is no array: write {{1,2}}")))?;
+        let _memory = reserve(memory(&text))?;
+        let elements = elements(&text).ok_or_else(|| wrong(format!("'{text:.40}' is no array: write {{1,2}}")))?;
+        // A character may need six in JSON.
+        let _made = made(text.len())?;
         Ok(Value::Text(Json::Array(elements).to_string()))
     })?;
     // The element of an array by its number and that of the first one.
     scalar("pg_subscript", 3, |context| {
         let at = number(context, 1).zip(number(context, 2)).and_then(|(at, first)| at.checked_sub(first));
         let at = at.and_then(|at| usize::try_from(at).ok());
-        let element = list(context, 0).zip(at).and_then(|(list, at)| list.get(at).map(output));
+        let list = list(context, 0)?;
+        let element = list.zip(at).and_then(|((list, _), at)| list.get(at).map(output));
         Ok(element.unwrap_or(Value::Null))
     })?;
     scalar("pg_series", -1, |context| {
@@ -414,30 +455,37 @@ fn arrays(connection: &Connection) -> Result<()> {
         match count {
             Some(count) if count < 0 => Ok(Value::Text("[]".into())),
             Some(count) if count < MOST_SERIES => {
-                let series = (0..=count).map(|at| Json::from(from + at * step));
-                Ok(Value::Text(Json::Array(series.collect()).to_string()))
+                let _series = made(24 * count as usize)?;
+                let series: Vec<String> = (0..=count).map(|at| (from + at * step).to_string()).collect();
+                Ok(Value::Text(format!("[{}]", series.join(","))))
             }
             _ => Err(wrong(format!("a series of the catalog has at most {MOST_SERIES} numbers"))),
         }
     })?;
     let length = |context: &Context<'_>| {
-        let length = list(context, 0).map(|list| list.len() as i64).filter(|&length| length > 0);
+        let length = list(context, 0)?.map(|(list, _)| list.len() as i64).filter(|&length| length > 0);
         Ok(length.map_or(Value::Null, Value::Integer))
     };
     scalar("array_length", 2, length)?;
     scalar("array_upper", 2, length)?;
     scalar("array_lower", 2, |context| {
-        let length = list(context, 0).filter(|list| !list.is_empty());
+        let length = list(context, 0)?.filter(|(list, _)| !list.is_empty());
         Ok(length.map_or(Value::Null, |_| Value::Integer(1)))
     })?;
     scalar("cardinality", 1, |context| {
-        Ok(list(context, 0).map_or(Value::Null, |list| Value::Integer(list.len() as i64)))
+        Ok(list(context, 0)?.map_or(Value::Null, |(list, _)| Value::Integer(list.len() as i64)))
     })?;
     scalar("array_to_string", -1, |context| {
-        let (Some(list), Some(between)) = (list(context, 0), word(context, 1)) else { return Ok(Value::Null) };
+        let (Some((list, _memory)), Some(between)) = (list(context, 0)?, word(context, 1)) else {
+            return Ok(Value::Null);
+        };
         let instead = word(context, 2);
-        let words: Vec<String> = list.iter().filter_map(|element| text(element).or(instead.clone())).collect();
-        Ok(Value::Text(words.join(&between)))
+        let _words = reserve(context.get_raw(0).as_str_or_null()?.map_or(0, memory))?;
+        let one = |element: &Json| text(element).map(Cow::Owned).or(instead.as_deref().map(Cow::Borrowed));
+        let words: Vec<Cow<'_, str>> = list.iter().filter_map(one).collect();
+        let gaps = between.len().saturating_mul(words.len().saturating_sub(1));
+        let _made = made(words.iter().map(|word| word.len()).sum::<usize>().saturating_add(gaps))?;
+        Ok(Value::Text(words.join(&*between)))
     })?;
     scalar("pg_truth", 1, |context| match context.get_raw(0) {
         ValueRef::Integer(number) => Ok(Value::Integer((number != 0).into())),
@@ -504,34 +552,33 @@ pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<M
     ];
     for (name, look) in looks {
         let names = names.clone();
-        connection.create_scalar_function(name, -1, FunctionFlags::SQLITE_UTF8, move |context| {
+        lite::function(connection, name, -1, FunctionFlags::default(), move |context| {
             Ok(look(&names, context).unwrap_or(Value::Null))
         })?;
     }
     for &kind in REGISTERED {
-        let flags = FunctionFlags::SQLITE_UTF8;
         // By its name, or refused; by its name, or nothing; and its name.
         for is_strict in [true, false] {
             let (names, who) = (names.clone(), who.clone());
             let name = if is_strict { format!("pg_{kind}") } else { format!("to_{kind}") };
-            connection.create_scalar_function(name.as_str(), 1, flags, move |context| {
-                let Some(given) = word(context, 0) else { return Ok(None) };
+            lite::function(connection, &name, 1, FunctionFlags::default(), move |context| {
+                let Some(given) = word(context, 0) else { return Ok(Value::Null) };
                 let who = who.lock().unwrap_or_else(PoisonError::into_inner);
                 let found = numbered(&names, &who, kind, &given);
                 match found {
-                    None if is_strict => Err(wrong(format!("there is no {} called '{given}'", &kind[3..]))),
-                    found => Ok(found),
+                    None if is_strict => Err(wrong(format!("there is no {} called '{given:.100}'", &kind[3..]))),
+                    found => Ok(found.map_or(Value::Null, Value::Integer)),
                 }
             })?;
         }
         let (names, who) = (names.clone(), who.clone());
-        connection.create_scalar_function(format!("pg_{kind}_text").as_str(), 1, flags, move |context| {
+        lite::function(connection, &format!("pg_{kind}_text"), 1, FunctionFlags::default(), move |context| {
             let who = who.lock().unwrap_or_else(PoisonError::into_inner);
             let text = match context.get_raw(0) {
                 ValueRef::Integer(oid) => Some(named(&names, &who, kind, oid)),
                 _ => word(context, 0),
             };
-            Ok(ToSqlOutput::Owned(text.map_or(Value::Null, Value::Text)))
+            Ok(text.map_or(Value::Null, Value::Text))
         })?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Which type an expression has, in the names of the catalog: from its columns, casts and functions.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use sqlparser::ast::{BinaryOperator, CaseWhen, Expr, Function, SelectItem, SetExpr, UnaryOperator, Value};
@@ -18,9 +19,13 @@ static COLUMNS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
     columns
 });
 
-/// What is known of the names that a statement gives itself.
+/// What is known of the names that a statement gives itself, and of expressions: by hashes, because expressions stand in
+/// each other, so their texts together may be as long as the square of the statement.
 #[derive(Default)]
-pub(super) struct Types(HashMap<String, String>);
+pub(super) struct Types {
+    known: HashMap<(u64, u64), String>,
+    hashers: [RandomState; 2],
+}
 
 impl Types {
     /// Takes note of the name that a column is given; what is called as a column of the catalog is taken for that.
@@ -32,12 +37,16 @@ impl Types {
 
     /// Takes note of what a name, or an expression in the words of SQLite, stands for.
     pub(super) fn note(&mut self, name: &str, ty: &str) {
-        self.0.insert(name.to_ascii_lowercase(), ty.to_string());
+        self.known.insert(self.hash(&name.to_ascii_lowercase()), ty.to_string());
+    }
+
+    fn hash(&self, name: &str) -> (u64, u64) {
+        (self.hashers[0].hash_one(name), self.hashers[1].hash_one(name))
     }
 
     fn of_name(&self, name: &str) -> Option<String> {
         let name = name.to_ascii_lowercase();
-        self.0.get(&name).cloned().or_else(|| COLUMNS.get(name.as_str()).map(ToString::to_string))
+        self.known.get(&self.hash(&name)).cloned().or_else(|| COLUMNS.get(name.as_str()).map(ToString::to_string))
     }
 
     /// The type of an expression, if there is a reason for one.
@@ -119,11 +128,12 @@ impl Types {
             "coalesce" | "nullif" | "min" | "max" => first(),
             "json_group_array" | "json_array" => first().and_then(|element| array_of(&element)).or_else(|| is("_text")),
             "json_object" => is("json"),
-            "pg_truth" | "pg_regex" => is("bool"),
+            "pg_truth" | "pg_regex" | "lw_like" => is("bool"),
             "pg_user" | "pg_database" => is("name"),
             "pg_int2" | "pg_int4" | "pg_int8" | "pg_oid" | "pg_name" => is(&name[3..]),
             "group_concat" => is("text"),
-            "instr" => is("int4"),
+            "lw_position" | "lw_length" => is("int4"),
+            "lw_trim" | "lw_ltrim" | "lw_rtrim" | "lw_lower" | "lw_upper" | "lw_replace" => is("text"),
             "pg_subscript" => first().and_then(|array| element_of(&array)),
             "pg_array" => first().filter(|ty| ty.starts_with('_')).or_else(|| is("_text")),
             _ => {

@@ -4,11 +4,15 @@
 //! when they have changed. A query is rewritten for SQLite; no query of a user's tables comes here, and the database is
 //! held only while its definitions are copied.
 //!
+//! Queries run side by side, each in a database of its own and in a thread that may wait: [`MAX_AT_ONCE`] of them, of
+//! which one user has [`MAX_OF_USER`]. No lock is held while one runs.
+//!
 //! | module | idea |
 //! |---|---|
 //! | `fill` | the rows: what PostgreSQL always has (`relations.txt`, `types.txt`, `always.sql`), and what was defined |
 //! | `from` | FROM clauses, and functions that answer rows |
 //! | `rewrite` | expressions in the words of SQLite |
+//! | `render` | the rewritten query as a statement |
 //! | `operators` | operators and casts |
 //! | `infer` | the types of columns and parameters |
 //! | `functions`, `arithmetic` | the functions |
@@ -24,37 +28,42 @@ mod from;
 mod functions;
 mod infer;
 mod operators;
+mod render;
 mod rewrite;
 pub(crate) mod types;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
+use pgwire::api::results::FieldFormat;
 use pgwire::messages::data::DataRow;
 use rusqlite::Connection;
-/// A value for a parameter.
-pub(crate) use rusqlite::types::Value as Given;
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
 use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMut};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub(crate) use cells::decode;
 pub(crate) use fill::Definitions;
 use from::Sources;
 use functions::REGISTERED;
 use infer::Types;
+use render::Renderer;
 use rewrite::Rewriter;
 
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
-use crate::lite;
+use crate::limits::{self, Answer, Limits, Room, size_of_row};
+use crate::lite::{self, Allowed, MAX_VALUE};
+use crate::quoting::literal;
 use crate::syntax::{position, read};
 use crate::values::format_of;
 
@@ -64,6 +73,18 @@ const LIMIT: Duration = Duration::from_secs(5);
 const MOST_BYTES: usize = 32 << 20;
 /// The most bytes of a query.
 const MOST_TEXT: usize = 256 << 10;
+/// The most bytes of a statement of SQLite, and of one for each byte of its query: prepared statements are kept.
+const MAX_SQL: usize = 64 << 10;
+const MAX_GROWTH: usize = 32;
+/// Queries that run at a time, and those of one user among them.
+const MAX_AT_ONCE: usize = 8;
+const MAX_OF_USER: usize = 4;
+/// What a query may come to read and call: the tables of the catalog and the elements of arrays, and the functions that
+/// are there for it.
+const ALLOWED: Allowed =
+    Allowed { table: |name| name == "json_each" || fill::is_table(name), function: functions::is_allowed };
+/// What a query is called in messages.
+const WHAT: &str = "the query of the catalog";
 
 /// How the refusal begins of what is a query of the catalog for all that is known, and is none for SQLite.
 pub(crate) const UNCLEAR: &str = "the catalog does not understand this query";
@@ -89,9 +110,18 @@ pub(crate) fn may_ask(text: &str) -> bool {
     is_query && is_asked && text.len() <= MOST_TEXT
 }
 
+/// A parameter as a client sent it.
+#[derive(Clone)]
+pub(crate) struct Given {
+    pub(crate) bytes: Option<Bytes>,
+    pub(crate) format: FieldFormat,
+    pub(crate) ty: Type,
+}
+
 /// A query in the words of SQLite.
 struct Rewritten {
     query: Query,
+    sql: String,
     types: Types,
     parameters: BTreeMap<usize, Option<String>>,
 }
@@ -127,7 +157,14 @@ fn rewrite(text: &str) -> Option<Result<Rewritten, Refusal>> {
     let mut query = *query;
     show_names(&mut query.body, &rewriter.types);
     let Rewriter { types, parameters, .. } = rewriter;
-    Some(Ok(Rewritten { query, types, parameters }))
+    let sql = match Renderer(text).query(&query) {
+        Ok(sql) => sql,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    if sql.len() > MAX_SQL + MAX_GROWTH * text.len() {
+        return Some(Err(refuse("54001", "the query is too complex").hint("ask for less at once")));
+    }
+    Some(Ok(Rewritten { query, sql, types, parameters }))
 }
 
 /// Whether there is a FROM clause at all.
@@ -148,7 +185,7 @@ fn show_names(body: &mut SetExpr, types: &Types) {
                 let SelectItem::ExprWithAlias { expr, .. } = item else { continue };
                 let kind = types.of(expr).filter(|ty| REGISTERED.contains(&ty.as_str()));
                 if let Some(kind) = kind {
-                    let shown = std::mem::replace(expr, rewrite::raw(String::new()));
+                    let shown = std::mem::replace(expr, render::raw(String::new()));
                     *expr = rewrite::call(&format!("pg_{kind}_text"), vec![shown]);
                 }
             }
@@ -167,33 +204,75 @@ struct Built {
     /// The count of definitions that it was filled for.
     version: u64,
     who: Arc<Mutex<Who>>,
-    /// Until when the query may run, and what ends it before.
-    until: Arc<Mutex<(Instant, Arc<Cancel>)>>,
 }
 
-/// Whose query it is, and what cancels it.
+/// Whose query it is, and what bounds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) who: &'a Who,
     pub(crate) cancel: &'a Arc<Cancel>,
+    /// The memory of all queries.
+    pub(crate) room: &'a Arc<Room>,
 }
 
 /// The catalog of a server.
-#[derive(Default)]
 pub(crate) struct Catalog {
-    /// One query at a time: they are few and short.
-    built: tokio::sync::Mutex<Option<Built>>,
+    turns: Turns,
+    /// Databases that no query runs in.
+    idle: Arc<Mutex<Vec<Built>>>,
+}
+
+impl Default for Catalog {
+    fn default() -> Self {
+        Self { turns: Turns::new(MAX_AT_ONCE, MAX_OF_USER), idle: Arc::default() }
+    }
+}
+
+/// Who may run a query: so many at a time, and of one user not all of them.
+struct Turns {
+    all: Arc<Semaphore>,
+    of_user: usize,
+    by_user: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+/// A turn, which ends when it is dropped.
+struct Turn {
+    _of_user: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    fn new(all: usize, of_user: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), of_user, by_user: Mutex::default() }
+    }
+
+    /// Waits for a turn.
+    async fn take(&self, user: &str) -> Result<Turn, Refusal> {
+        let own = {
+            let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nobody runs or waits there.
+            by_user.retain(|known, turns| known == user || Arc::strong_count(turns) > 1);
+            by_user.entry(user.into()).or_insert_with(|| Arc::new(Semaphore::new(self.of_user))).clone()
+        };
+        let ended = |_| refuse("57P01", "the server is ending");
+        let _of_user = own.acquire_owned().await.map_err(ended)?;
+        let _of_all = self.all.clone().acquire_owned().await.map_err(ended)?;
+        Ok(Turn { _of_user, _of_all })
+    }
 }
 
 /// An error of SQLite in the words of clients.
 fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
-    if let Some(refusal) = lite::beyond(error, "the query of the catalog", LIMIT) {
+    let limits = limits::current();
+    if let Some(refusal) = limits.as_ref().and_then(|limits| lite::beyond(error, limits)) {
         return refusal;
     }
     let message = lite::message(error);
     if let Some(refusal) = lite::stated(&message) {
         return refusal;
     }
+    // A name in double quotes is never a text here.
+    let message = message.replace(" - should this be a string literal in single-quotes?", "").replace('"', "");
     let name = message.rsplit_once(": ").map(|(_, name)| name.to_string());
     let place = |name: &str| {
         let at = text.to_ascii_lowercase().find(&name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase());
@@ -221,29 +300,29 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
 
 impl Built {
     fn new(definitions: &Definitions, version: u64) -> rusqlite::Result<Self> {
-        let until = Arc::new(Mutex::new((Instant::now() + LIMIT, Arc::<Cancel>::default())));
-        let looked = until.clone();
-        let connection = lite::open(move || {
-            let (until, cancel) = &*looked.lock().unwrap_or_else(PoisonError::into_inner);
-            cancel.is_asked() || Instant::now() > *until
-        })?;
+        let mut connection = lite::open()?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE as i32)?;
+        // A name is never taken for a text.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
         let who = Arc::new(Mutex::new(Who { user: String::new(), database: String::new() }));
         functions::register(&connection, &who)?;
         let (catalogue, procedures) = definitions;
         let names = Arc::new(fill::fill(&connection, catalogue, procedures)?);
         functions::register_names(&connection, &names, &who)?;
-        Ok(Self { connection, version, who, until })
+        lite::seal(&mut connection, ALLOWED)?;
+        Ok(Self { connection, version, who })
     }
 
     /// Has names of the session stand where there are such.
-    fn be(&self, who: &Who) -> rusqlite::Result<()> {
+    fn be(&mut self, who: &Who) -> Result<(), Refusal> {
+        let broken = |error: rusqlite::Error| explained(&error, "");
         let mut known = self.who.lock().unwrap_or_else(PoisonError::into_inner);
         if known.user != who.user || known.database != who.database {
             known.clone_from(who);
             drop(known);
-            let quoted = |word: &str| format!("'{}'", word.replace('\'', "''").replace('\0', ""));
-            let (user, database) = (quoted(&who.user), quoted(&who.database));
-            self.connection.execute_batch(&format!(
+            let (user, database) = (literal(&who.user)?, literal(&who.database)?);
+            lite::unseal(&mut self.connection).map_err(broken)?;
+            let named = format!(
                 "PRAGMA query_only = OFF; UPDATE pg_authid SET rolname = {user}; UPDATE pg_roles SET rolname = {user};
                  UPDATE pg_user SET usename = {user}; UPDATE pg_database SET datname = {database};
                  UPDATE pg_tables SET tableowner = {user};
@@ -257,20 +336,17 @@ impl Built {
                  UPDATE information_schema.routines SET specific_catalog = {database}, routine_catalog = {database};
                  UPDATE information_schema.parameters SET specific_catalog = {database};
                  PRAGMA query_only = ON"
-            ))?;
+            );
+            self.connection.execute_batch(&named).map_err(broken)?;
+            lite::seal(&mut self.connection, ALLOWED).map_err(broken)?;
         }
         Ok(())
     }
 
-    fn start(&self, cancel: &Arc<Cancel>) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now() + LIMIT, cancel.clone());
-    }
-
     fn understand(&self, rewritten: &Rewritten, text: &str) -> Result<Asked, Refusal> {
-        let Rewritten { query, types, parameters } = rewritten;
-        let sql = query.to_string();
+        let Rewritten { query, sql, types, parameters } = rewritten;
         let explained = |error: rusqlite::Error| explained(&error, text);
-        let statement = self.connection.prepare(&sql).map_err(explained)?;
+        let statement = self.connection.prepare(sql).map_err(explained)?;
         if !statement.readonly() {
             return Err(refuse("0A000", "a query of the catalog changes nothing"));
         }
@@ -297,26 +373,32 @@ impl Built {
             })
         };
         let parameters = (1..=most).map(parameter).collect();
-        Ok(Asked { sql, columns, parameters, text: text.to_string() })
+        Ok(Asked { sql: sql.clone(), columns, parameters, text: text.to_string() })
     }
 
     fn run(&self, asked: &Asked, values: &[Given], format: &Format) -> Result<Vec<DataRow>, Refusal> {
         let explained = |error: rusqlite::Error| explained(&error, &asked.text);
         let mut statement = self.connection.prepare(&asked.sql).map_err(explained)?;
-        let given = values.iter().take(statement.parameter_count());
-        let mut rows = statement.query(rusqlite::params_from_iter(given)).map_err(explained)?;
+        for (at, given) in values.iter().take(statement.parameter_count()).enumerate() {
+            // SQLite copies it.
+            let value = cells::decode(given.bytes.as_deref(), given.format, &given.ty, at + 1)?;
+            statement.raw_bind_parameter(at + 1, &*value).map_err(explained)?;
+        }
+        let mut rows = statement.raw_query();
         let (mut answer, mut bytes) = (Vec::new(), 0);
         while let Some(row) = rows.next().map_err(explained)? {
             let mut data = BytesMut::new();
             for (at, (_, ty)) in asked.columns.iter().enumerate() {
-                cells::encode(row.get_ref(at).map_err(explained)?, ty, format_of(format, at), &mut data);
+                cells::encode(row.get_ref(at).map_err(explained)?, ty, format_of(format, at), &mut data)?;
             }
-            bytes += data.len() + size_of::<DataRow>();
+            let row = DataRow::new(data, asked.columns.len() as i16);
+            bytes += row.data.len() + size_of::<DataRow>();
             if bytes > MOST_BYTES {
                 let message = format!("the answer is of more than {MOST_BYTES} bytes");
                 return Err(refuse("54000", message).hint("ask for less"));
             }
-            answer.push(DataRow::new(data, asked.columns.len() as i16));
+            limits::keep(size_of_row(&row))?;
+            answer.push(row);
         }
         Ok(answer)
     }
@@ -350,7 +432,10 @@ impl Catalog {
     ) -> Option<Result<Asked, Refusal>> {
         match rewrite(text)? {
             Ok(rewritten) => {
-                Some(self.with(asker, version, definitions, |built| built.understand(&rewritten, text)).await)
+                let text = text.to_string();
+                let understand = move |built: &Built| built.understand(&rewritten, &text);
+                let understood = self.with(asker, version, definitions, move |built, _| understand(built)).await;
+                Some(understood)
             }
             Err(refusal) => Some(Err(refusal)),
         }
@@ -359,38 +444,62 @@ impl Catalog {
     /// The rows that a query answers.
     pub(crate) async fn run(
         &self,
-        asked: &Asked,
-        values: &[Given],
+        asked: &Arc<Asked>,
+        values: Vec<Given>,
         format: &Format,
         asker: Asker<'_>,
         version: u64,
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
-    ) -> Result<Vec<DataRow>, Refusal> {
-        self.with(asker, version, definitions, |built| built.run(asked, values, format)).await
+    ) -> Result<Answer, Refusal> {
+        let (asked, format) = (asked.clone(), format.clone());
+        let run = move |built: &Built, limits: &Limits| limits.hand_over(built.run(&asked, &values, &format)?);
+        self.with(asker, version, definitions, run).await
     }
 
-    async fn with<T>(
+    fn idle(idle: &Mutex<Vec<Built>>) -> MutexGuard<'_, Vec<Built>> {
+        idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with a database of its own, in a thread that may wait.
+    async fn with<T: Send + 'static>(
         &self,
         asker: Asker<'_>,
         version: u64,
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
-        run: impl FnOnce(&Built) -> Result<T, Refusal>,
+        run: impl FnOnce(&Built, &Limits) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let Asker { who, cancel } = asker;
-        let mut guard = cancel.unless(self.built.lock()).await?;
-        tokio::task::block_in_place(|| {
+        let Asker { who, cancel, room } = asker;
+        let turn = cancel.unless_gone(self.turns.take(&who.user)).await??;
+        let found = {
+            let mut idle = Self::idle(&self.idle);
+            // Those that were filled before a definition are of no use any more.
+            idle.retain(|built| built.version >= version);
+            let at = idle.iter().position(|built| built.version == version);
+            at.map(|at| idle.swap_remove(at))
+        };
+        let filled_with = if found.is_none() { Some(definitions()?) } else { None };
+        let (who, idle) = (who.clone(), self.idle.clone());
+        let (room, cancel_of_run) = (room.clone(), cancel.clone());
+        let ran = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let broken = |error: rusqlite::Error| refuse("XX000", format!("the catalog cannot be made: {error}"));
-            let built = match guard.take().filter(|built| built.version == version) {
-                Some(built) => guard.insert(built),
-                None => guard.insert(Built::new(&definitions()?, version).map_err(broken)?),
+            let mut built = match (found, filled_with) {
+                (Some(built), _) => built,
+                (None, Some(definitions)) => Built::new(&definitions, version).map_err(broken)?,
+                (None, None) => return Err(refuse("XX000", "the catalog has no definitions")),
             };
-            built.start(cancel);
-            if let Err(error) = built.be(who) {
+            let limits = Limits::new(WHAT, LIMIT, &who.user, &room, &cancel_of_run);
+            let (is_whole, ran) = limits.enter(|| match built.be(&who) {
+                Ok(()) => (true, run(&built, &limits)),
                 // The names may stand in some of the tables only.
-                *guard = None;
-                return Err(cancel.check().err().unwrap_or_else(|| broken(error)));
+                Err(refusal) => (false, Err(refusal)),
+            });
+            if is_whole {
+                Self::idle(&idle).push(built);
             }
-            run(built).map_err(|refusal| cancel.explain(refusal))
-        })
+            ran
+        });
+        let ran = cancel.watched(ran).await.map_err(|_| refuse("XX000", "a query ended without an answer"))?;
+        ran.map_err(|refusal| cancel.explain(refusal))
     }
 }

@@ -5,7 +5,8 @@ use sqlparser::tokenizer::Location;
 
 use super::functions::REGISTERED;
 use super::infer::array_of;
-use super::rewrite::{Rewriter, call, integer, like, pattern, raw};
+use super::render::{Renderer, raw};
+use super::rewrite::{Rewriter, call, integer, like};
 use super::types;
 use crate::error::Refusal;
 use crate::syntax::{arguments, name_of};
@@ -29,18 +30,21 @@ impl Rewriter<'_> {
             return Ok(call(&format!("pg_{kind}"), vec![inner]));
         }
         if row.category == "A" && row.name.starts_with('_') || row.name.ends_with("vector") {
-            let array = call("pg_array", vec![inner]).to_string();
+            let array = self.sql(&call("pg_array", vec![inner]))?;
             self.types.note(&array, row.name);
             return Ok(raw(array));
         }
         if let (Some(kind), true) = (is_registered(was.as_deref()), matches!(row.category, "S")) {
             inner = call(&format!("pg_{kind}_text"), vec![inner]);
         } else if was.as_deref() == Some("bool") && row.category == "S" {
-            inner = raw(format!("(CASE {inner} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)"));
+            inner = raw(format!("(CASE {} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END)", self.sql(&inner)?));
         }
+        if row.name == "bool" {
+            return Ok(call("pg_truth", vec![inner]));
+        }
+        let inner = self.sql(&inner)?;
         let whole = |lowest: i64, highest: i64| format!("pg_whole({inner}, {lowest}, {highest})");
         let made = match row.name {
-            "bool" => return Ok(call("pg_truth", vec![inner])),
             "int2" => whole(i16::MIN.into(), i16::MAX.into()),
             "int4" => whole(i32::MIN.into(), i32::MAX.into()),
             "int8" => whole(-i64::MAX, i64::MAX),
@@ -76,7 +80,7 @@ impl Rewriter<'_> {
         }
         let not = |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) };
         let regex = |case: i64| call("pg_regex", vec![left.clone(), right.clone(), integer(case)]);
-        let like = |negated, is_folded| like(negated, left.clone(), pattern(right.clone(), None), is_folded);
+        let like = |negated, is_folded| like(negated, left.clone(), right.clone(), None, is_folded);
         Ok(match word.as_str() {
             "~" => regex(0),
             "~*" => regex(1),
@@ -100,9 +104,9 @@ impl Rewriter<'_> {
                     "/" => "pg_divide",
                     _ => "pg_modulo",
                 };
-                let made = call(name, vec![left, right]);
-                self.types.note(&made.to_string(), &ty.unwrap_or_else(|| "int8".into()));
-                raw(made.to_string())
+                let made = self.sql(&call(name, vec![left, right]))?;
+                self.types.note(&made, &ty.unwrap_or_else(|| "int8".into()));
+                raw(made)
             }
             "||" if of.iter().all(|ty| ty.as_deref().is_some_and(|ty| NUMBERS.contains(&ty))) => {
                 return Err(self.refuse("42883", "|| joins texts".into(), Location::empty()));
@@ -121,32 +125,46 @@ impl Rewriter<'_> {
     }
 
     /// `left op ANY (array)`, or ALL.
-    pub(super) fn quantified(&mut self, left: Expr, op: &BinaryOperator, right: Expr, is_all: bool) -> Expr {
+    pub(super) fn quantified(
+        &mut self,
+        left: Expr,
+        op: &BinaryOperator,
+        right: Expr,
+        is_all: bool,
+    ) -> Result<Expr, Refusal> {
         let element = self.types.of(&left);
         self.learn(&right, element.as_deref().and_then(array_of));
         let right = match right {
             Expr::Nested(inner) => *inner,
             other => other,
         };
-        let listed = match &right {
+        let renderer = Renderer(self.text);
+        let (left, word) = (renderer.expr(&left)?, renderer.operator(op, Location::empty())?);
+        // What the operator compares with: values in parentheses, or a table with a column.
+        let (listed, values) = match &right {
             Expr::Function(function) if name_of(function) == "json_array" => {
-                let list = arguments(function).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                Some(format!("({list})"))
+                let list = arguments(function).into_iter().map(|element| renderer.expr(element));
+                let list = list.collect::<Result<Vec<_>, _>>()?.join(", ");
+                (Some(format!("({list})")), format!("SELECT value FROM json_each({})", renderer.expr(&right)?))
             }
-            Expr::Subquery(query) => Some(format!("({query})")),
-            _ => None,
+            Expr::Subquery(query) => {
+                let query = renderer.query(query)?;
+                let values = format!("SELECT value FROM (WITH of_any(value) AS ({query}) SELECT value FROM of_any)");
+                (Some(format!("({query})")), values)
+            }
+            Expr::Identifier(_) | Expr::CompoundIdentifier(_) => {
+                (None, format!("SELECT value FROM json_each({})", renderer.expr(&right)?))
+            }
+            _ => (None, format!("SELECT value FROM json_each(pg_array({}))", renderer.expr(&right)?)),
         };
-        let values = match &right {
-            Expr::Identifier(_) | Expr::CompoundIdentifier(_) => format!("SELECT value FROM json_each({right})"),
-            _ => format!("SELECT value FROM json_each(pg_array({right}))"),
-        };
+        let listed = || listed.unwrap_or_else(|| format!("({values})"));
         let made = match (op, is_all) {
-            (BinaryOperator::Eq, false) => format!("({left} IN {})", listed.unwrap_or(format!("({values})"))),
-            (BinaryOperator::NotEq, true) => format!("({left} NOT IN {})", listed.unwrap_or(format!("({values})"))),
-            (op, false) => format!("EXISTS ({values} WHERE {left} {op} value)"),
-            (op, true) => format!("NOT EXISTS ({values} WHERE NOT ({left} {op} value))"),
+            (BinaryOperator::Eq, false) => format!("({left} IN {})", listed()),
+            (BinaryOperator::NotEq, true) => format!("({left} NOT IN {})", listed()),
+            (_, false) => format!("EXISTS ({values} WHERE {left} {word} value)"),
+            (_, true) => format!("NOT EXISTS ({values} WHERE NOT ({left} {word} value))"),
         };
         self.types.note(&made, "bool");
-        raw(made)
+        Ok(raw(made))
     }
 }

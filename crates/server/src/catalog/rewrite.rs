@@ -1,7 +1,7 @@
 //! A query in the words of PostgreSQL becomes one in the words of SQLite.
 //!
 //! First the FROM clauses ([`super::from`]), then the expressions, from the inside out. What is left as it is must mean
-//! the same in both; SQLite refuses the rest.
+//! the same in both: [`super::render`] writes that, and refuses the rest.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,7 +16,9 @@ use sqlparser::tokenizer::Location;
 use super::from::{Place, Places, series};
 use super::functions::RESULTS;
 use super::infer::{Types, array_of};
+use super::render::{Renderer, is_made, made, raw};
 use crate::error::{Refusal, refuse};
+use crate::quoting::identifier;
 use crate::syntax::{arguments, column_name, folded, name_of, position};
 
 /// Functions that are called alike in both.
@@ -33,12 +35,20 @@ const RENAMED: &[(&str, &str)] = &[
     ("json_build_object", "json_object"),
     ("jsonb_build_object", "json_object"),
     ("json_agg", "json_group_array"),
-    ("char_length", "length"),
-    ("character_length", "length"),
-    ("strpos", "instr"),
+    ("char_length", "lw_length"),
+    ("character_length", "lw_length"),
+    ("length", "lw_length"),
+    ("lower", "lw_lower"),
+    ("upper", "lw_upper"),
+    ("replace", "lw_replace"),
+    ("strpos", "lw_position"),
+    ("substring", "substr"),
     ("greatest", "max"),
     ("least", "min"),
-    ("btrim", "trim"),
+    ("btrim", "lw_trim"),
+    ("trim", "lw_trim"),
+    ("ltrim", "lw_ltrim"),
+    ("rtrim", "lw_rtrim"),
     ("unnest_array", "pg_array"),
     ("series_array", "pg_series"),
     ("current_user", "pg_user"),
@@ -70,7 +80,7 @@ pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let argument = |expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr));
     let args = arguments.into_iter().map(argument).collect();
     Expr::Function(Function {
-        name: ObjectName::from(vec![Ident::new(name)]),
+        name: ObjectName::from(vec![made(name)]),
         uses_odbc_syntax: false,
         parameters: FunctionArguments::None,
         args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
@@ -79,11 +89,6 @@ pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
         null_treatment: None,
         over: None,
     })
-}
-
-/// An expression in the words of SQLite.
-pub(super) fn raw(text: String) -> Expr {
-    Expr::Identifier(Ident::new(text))
 }
 
 pub(super) fn integer(number: i64) -> Expr {
@@ -115,6 +120,11 @@ impl Rewriter<'_> {
         Refusal { position: position(self.text, location), ..refuse(sqlstate, message).hint(hint) }
     }
 
+    /// An expression in the words of SQLite.
+    pub(super) fn sql(&self, expr: &Expr) -> Result<String, Refusal> {
+        Renderer(self.text).expr(expr)
+    }
+
     /// A column of a function in FROM.
     fn placed(&mut self, place: Place) -> Expr {
         self.types.note(&place.sql, &place.ty);
@@ -133,10 +143,11 @@ impl Rewriter<'_> {
         if name == "array" {
             let FunctionArguments::Subquery(query) = &function.args else { return Ok(None) };
             let element = self.types.of_body(&query.body);
-            let name = match first_item(&query.body) {
-                Some(SelectItem::ExprWithAlias { alias, .. }) => alias.to_string(),
-                _ => "*".into(),
+            let Some(SelectItem::ExprWithAlias { alias, .. }) = first_item(&query.body) else {
+                let message = "ARRAY of a query takes one that names its column".to_string();
+                return Err(self.refuse("0A000", message, Location::empty()));
             };
+            let (name, query) = (identifier(&alias.value)?, Renderer(self.text).query(query)?);
             let made = format!("(SELECT json_group_array({name}) FROM ({query}))");
             let array = element.as_deref().and_then(array_of).unwrap_or_else(|| "_text".into());
             self.types.note(&made, &array);
@@ -155,7 +166,7 @@ impl Rewriter<'_> {
             return Err(self.refuse("42883", format!("there is no function called '{name}' here"), location));
         }
         let bool_type = matches!(name.as_str(), "bool_and" | "bool_or" | "every");
-        function.name = ObjectName::from(vec![Ident::new(renamed.unwrap_or(&name))]);
+        function.name = ObjectName::from(vec![made(renamed.unwrap_or(&name))]);
         if matches!(function.args, FunctionArguments::None) && name != "current_timestamp" {
             function.args = FunctionArguments::List(FunctionArgumentList {
                 duplicate_treatment: None,
@@ -168,7 +179,7 @@ impl Rewriter<'_> {
             return Ok(arguments(function).first().map(|only| Expr::Nested(Box::new((*only).clone()))));
         }
         if bool_type {
-            let made = function.to_string();
+            let made = self.sql(&Expr::Function(function.clone()))?;
             self.types.note(&made, "bool");
             return Ok(Some(raw(made)));
         }
@@ -178,7 +189,9 @@ impl Rewriter<'_> {
     fn subscript(&mut self, root: Expr, chain: Vec<AccessExpr>) -> Result<Expr, Refusal> {
         let mut expr = match root {
             Expr::Nested(inner) => *inner,
-            Expr::Identifier(table) if matches!(chain.first(), Some(AccessExpr::Dot(Expr::Identifier(_)))) => {
+            Expr::Identifier(table)
+                if !is_made(&table) && matches!(chain.first(), Some(AccessExpr::Dot(Expr::Identifier(_)))) =>
+            {
                 Expr::CompoundIdentifier(vec![table])
             }
             other => other,
@@ -201,15 +214,18 @@ impl Rewriter<'_> {
                     call("pg_subscript", vec![expr, index, integer(first)])
                 }
                 AccessExpr::Dot(Expr::Identifier(field)) if matches!(folded(&field).as_str(), "n" | "x") => {
-                    let made = match &expr {
+                    let field = folded(&field);
+                    match &expr {
                         Expr::Function(function) if SETS.contains(&name_of(function).as_str()) => {
                             // Its SELECT makes a table of it and takes the field.
-                            call(&format!("pg_field_{}", field.value.to_lowercase()), vec![expr])
+                            call(&format!("pg_field_{field}"), vec![expr])
                         }
-                        _ => raw(format!("json_extract({expr}, '$.{}')", field.value.to_lowercase())),
-                    };
-                    self.types.note(&made.to_string(), "int4");
-                    made
+                        _ => {
+                            let made = format!("json_extract({}, '$.{field}')", self.sql(&expr)?);
+                            self.types.note(&made, "int4");
+                            raw(made)
+                        }
+                    }
                 }
                 _ => {
                     let message = "only elements of arrays can be taken, one by one".to_string();
@@ -242,6 +258,7 @@ impl Rewriter<'_> {
                 Value::EscapedStringLiteral(text)
                 | Value::NationalStringLiteral(text)
                 | Value::UnicodeStringLiteral(text) => {
+                    // A text as any other, also for the types of what stands beside it.
                     value.value = Value::SingleQuotedString(text.clone());
                     return Ok(());
                 }
@@ -262,11 +279,11 @@ impl Rewriter<'_> {
                 _ => return Ok(()),
             },
             Expr::Collate { expr, .. } => take(expr),
-            Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, .. } => {
+            Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, format: None } => {
                 let data_type = data_type.clone();
                 self.cast(take(expr), &data_type)?
             }
-            Expr::TypedString(typed) => {
+            Expr::TypedString(typed) if !typed.uses_odbc_syntax => {
                 let value = Expr::Value(typed.value.clone());
                 let data_type = typed.data_type.clone();
                 self.cast(value, &data_type)?
@@ -289,11 +306,11 @@ impl Rewriter<'_> {
             }
             Expr::AnyOp { left, compare_op, right, .. } => {
                 let op = compare_op.clone();
-                self.quantified(take(left), &op, take(right), false)
+                self.quantified(take(left), &op, take(right), false)?
             }
             Expr::AllOp { left, compare_op, right } => {
                 let op = compare_op.clone();
-                self.quantified(take(left), &op, take(right), true)
+                self.quantified(take(left), &op, take(right), true)?
             }
             Expr::InList { expr, list, .. } => {
                 let ty = self.types.of(expr);
@@ -301,13 +318,11 @@ impl Rewriter<'_> {
                 return Ok(());
             }
             Expr::Array(array) => call("json_array", std::mem::take(&mut array.elem)),
-            Expr::ILike { negated, expr, pattern: like_what, escape_char, .. } => {
-                like(*negated, take(expr), pattern(take(like_what), escape_char.take()), true)
+            Expr::ILike { negated, any: false, expr, pattern, escape_char } => {
+                like(*negated, take(expr), take(pattern), escape_char.take(), true)
             }
-            Expr::Like { pattern: like_what, escape_char, .. } => {
-                **like_what = pattern(take(like_what), escape_char.take());
-                *escape_char = Some(backslash());
-                return Ok(());
+            Expr::Like { negated, any: false, expr, pattern, escape_char } => {
+                like(*negated, take(expr), take(pattern), escape_char.take(), false)
             }
             Expr::Substring { expr, substring_from, substring_for, .. } => {
                 let from = substring_from.as_mut().map_or_else(|| integer(1), |from| take(from));
@@ -315,17 +330,17 @@ impl Rewriter<'_> {
                 arguments.extend(substring_for.as_mut().map(|count| take(count)));
                 call("substr", arguments)
             }
-            Expr::Trim { trim_where, trim_what, expr, .. } => {
+            Expr::Trim { trim_where, trim_what, expr, trim_characters: None } => {
                 let name = match trim_where {
-                    Some(TrimWhereField::Leading) => "ltrim",
-                    Some(TrimWhereField::Trailing) => "rtrim",
-                    _ => "trim",
+                    Some(TrimWhereField::Leading) => "lw_ltrim",
+                    Some(TrimWhereField::Trailing) => "lw_rtrim",
+                    _ => "lw_trim",
                 };
                 let mut arguments = vec![take(expr)];
                 arguments.extend(trim_what.as_mut().map(|what| take(what)));
                 call(name, arguments)
             }
-            Expr::Position { expr, r#in } => call("instr", vec![take(r#in), take(expr)]),
+            Expr::Position { expr, r#in } => call("lw_position", vec![take(r#in), take(expr)]),
             _ => return Ok(()),
         };
         *expr = made;
@@ -374,20 +389,11 @@ impl Rewriter<'_> {
     }
 }
 
-fn backslash() -> Box<Expr> {
-    Box::new(raw("'\\'".into()))
-}
-
-/// A pattern of LIKE with backslashes as escape characters.
-pub(super) fn pattern(like_what: Expr, escape: Option<Box<Expr>>) -> Expr {
-    call("lw_pattern", vec![like_what, *escape.unwrap_or_else(backslash)])
-}
-
-/// LIKE with a pattern of backslashes, or ILIKE.
-pub(super) fn like(negated: bool, text: Expr, pattern: Expr, is_folded: bool) -> Expr {
-    let side = |side| Box::new(if is_folded { call("lower", vec![side]) } else { Expr::Nested(Box::new(side)) });
-    let (expr, pattern, escape_char) = (side(text), side(pattern), Some(backslash()));
-    Expr::Nested(Box::new(Expr::Like { negated, any: false, expr, pattern, escape_char }))
+/// LIKE, or ILIKE if case is of no matter. Without ESCAPE the escape character is a backslash.
+pub(super) fn like(negated: bool, text: Expr, pattern: Expr, escape: Option<Box<Expr>>, is_folded: bool) -> Expr {
+    let escape = escape.map_or_else(|| raw("'\\'".into()), |escape| *escape);
+    let like = call("lw_like", vec![text, pattern, escape, integer(is_folded.into())]);
+    if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(like) } } else { like }
 }
 
 fn first_item(body: &SetExpr) -> Option<&SelectItem> {
@@ -396,21 +402,6 @@ fn first_item(body: &SetExpr) -> Option<&SelectItem> {
         SetExpr::SetOperation { left, .. } => first_item(left),
         SetExpr::Query(query) => first_item(&query.body),
         _ => None,
-    }
-}
-
-/// SQLite has no parentheses around the parts of a UNION.
-fn without_parentheses(body: &mut SetExpr) {
-    let SetExpr::SetOperation { left, right, .. } = body else { return };
-    for side in [left, right] {
-        without_parentheses(side);
-        if let SetExpr::Query(query) = &**side {
-            let text = format!("SELECT * FROM ({query})");
-            let parsed = sqlparser::parser::Parser::parse_sql(&sqlparser::dialect::SQLiteDialect {}, &text);
-            if let Ok([sqlparser::ast::Statement::Query(made)]) = parsed.as_deref() {
-                **side = (*made.body).clone();
-            }
-        }
     }
 }
 
@@ -453,7 +444,6 @@ impl VisitorMut for Rewriter<'_> {
             limit.iter_mut().for_each(|limit| or(limit, -1));
             offset.iter_mut().for_each(|offset| or(&mut offset.value, 0));
         }
-        without_parentheses(&mut query.body);
         ControlFlow::Continue(())
     }
 

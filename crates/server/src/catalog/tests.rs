@@ -18,17 +18,30 @@ fn who() -> Who {
 fn built() -> Built {
     let mut database = Lockwork::open_in_memory(EngineKind::Deterministic).unwrap();
     database.sql(SQL).unwrap();
-    let built = Built::new(&(database.sql_catalogue().clone(), database.procedure_definitions()), 1).unwrap();
+    let mut built = Built::new(&(database.sql_catalogue().clone(), database.procedure_definitions()), 1).unwrap();
     built.be(&who()).unwrap();
     built
+}
+
+/// Limits of a query that has begun now, and the room that its memory comes from.
+fn limits() -> (Arc<Limits>, Arc<Room>) {
+    let room = Room::new(limits::ALL);
+    (Limits::new(WHAT, LIMIT, "ann", &room, &Arc::default()), room)
+}
+
+/// A value of a parameter, as text.
+fn given(text: &str, ty: Type) -> Given {
+    Given { bytes: Some(text.to_string().into()), format: FieldFormat::Text, ty }
 }
 
 /// Names and types of the columns, and the rows as text.
 fn answer(built: &Built, text: &str, values: &[Given]) -> Result<String, Refusal> {
     let rewritten = rewrite(text).unwrap_or_else(|| panic!("not of the catalog: {text}"))?;
-    built.start(&Arc::default());
-    let asked = built.understand(&rewritten, text)?;
-    let rows = built.run(&asked, values, &Format::UnifiedText)?;
+    let (asked, rows) = limits().0.enter(|| {
+        let asked = built.understand(&rewritten, text)?;
+        let rows = built.run(&asked, values, &Format::UnifiedText)?;
+        Ok::<_, Refusal>((asked, rows))
+    })?;
     let cells = |row: &DataRow| {
         let (mut data, mut cells) = (&row.data[..], Vec::new());
         while let Some((length, rest)) = data.split_at_checked(4) {
@@ -138,8 +151,12 @@ fn parameters_have_the_types_of_what_they_are_compared_with() {
     let rewritten = rewrite(text).unwrap().unwrap();
     let asked = built.understand(&rewritten, text).unwrap();
     assert_eq!(asked.parameters, [Type::OID, Type::NAME_ARRAY, Type::CHAR, Type::VARCHAR]);
-    let word = |word: &str| Given::Text(word.into());
-    let values = [Given::Integer(16_384), word(r#"["t","u"]"#), word("r"), word("v")];
+    let values = [
+        given("16384", Type::OID),
+        given("{t,u}", Type::NAME_ARRAY),
+        given("r", Type::CHAR),
+        given("v", Type::VARCHAR),
+    ];
     assert_eq!(answer(&built, text, &values).unwrap(), "relname name: t");
 }
 
@@ -171,7 +188,7 @@ fn what_is_not_understood_is_refused_with_its_place() {
         ("SELECT * FROM pg_class, t", "0A000", 25),
         ("SELECT 1::hstore", "42704", 0),
         ("SELECT 'nothing'::regclass", "22023", 0),
-        ("SELECT relname ~ '(' FROM pg_class", "22023", 0),
+        ("SELECT relname ~ '(' FROM pg_class", "2201B", 0),
         ("SELECT relname LIKE 't\\' FROM pg_class", "22025", 0),
         ("SELECT relname NOT ILIKE 't!' ESCAPE '!' FROM pg_class", "22025", 0),
         ("SELECT * FROM pg_class c, LATERAL (SELECT c.oid) x", "0A000", 0),
@@ -249,10 +266,260 @@ fn any_text_is_answered_or_refused() {
         let random: Vec<&str> = (0..count).map(|_| words[next(words.len())]).collect();
         let text = format!("SELECT {} FROM pg_index i", random.join(" "));
         if let Some(Ok(rewritten)) = rewrite(&text) {
-            built.start(&Arc::default());
-            if let Ok(asked) = built.understand(&rewritten, &text) {
-                drop(built.run(&asked, &[], &Format::UnifiedText));
+            limits().0.enter(|| {
+                if let Ok(asked) = built.understand(&rewritten, &text) {
+                    drop(built.run(&asked, &[], &Format::UnifiedText));
+                }
+            });
+        }
+    }
+}
+
+/// The only cell of an answer without its column.
+fn cell(built: &Built, text: &str, values: &[Given]) -> Result<String, Refusal> {
+    answer(built, text, values).map(|answer| answer.split_once(": ").unwrap().1.into())
+}
+
+/// The ways to write a text.
+fn written(text: &str) -> Vec<String> {
+    let doubled = text.replace('\'', "''");
+    let escaped: String =
+        text.chars().map(|c| if matches!(c, '\'' | '\\') { format!("\\{c}") } else { c.to_string() }).collect();
+    let mut all = vec![format!("'{doubled}'"), format!("N'{doubled}'"), format!("E'{escaped}'")];
+    if !text.contains('\\') {
+        all.push(format!("U&'{doubled}'"));
+    }
+    if !text.contains('$') {
+        all.extend([format!("$${text}$$"), format!("$a${text}$a$")]);
+    }
+    all
+}
+
+#[test]
+fn texts_and_names_stay_what_they_are() {
+    let built = built();
+    for text in [
+        "it''s",
+        "a\\', sqlite_version() FROM pg_class LIMIT 1 --",
+        "x\\' OR 1 = 1 --",
+        "\\'",
+        "'",
+        "''",
+        "\\\\''\\",
+        "\"a\"\"",
+        "/* a */ -- b",
+        "?1 $1 :a @b",
+        "ä\u{10ffff}",
+        "a\nb",
+    ] {
+        for literal in written(text) {
+            let asked = format!("SELECT {literal} AS x FROM pg_class WHERE oid = 16384");
+            assert_eq!(cell(&built, &asked, &[]).as_deref(), Ok(text), "{literal}");
+            let asked = format!("SELECT {literal} || '', {literal}::text = {literal} FROM pg_class WHERE oid = 16384");
+            assert_eq!(cell(&built, &asked, &[]), Ok(format!("{text}|t")), "{literal}");
+        }
+        let name = text.replace('"', "\"\"");
+        let asked =
+            format!("SELECT t.\"{name}\" FROM (SELECT 7 AS \"{name}\", oid FROM pg_class WHERE oid = 16384) AS t");
+        assert_eq!(cell(&built, &asked, &[]).as_deref(), Ok("7"), "{asked}");
+    }
+    // Nothing stands in a text that SQLite would take for its end.
+    for literal in ["E'a\\0b'", "E'\\u0000'", "U&'\\0000'", "E'\\x00'"] {
+        let asked = format!("SELECT {literal}, oid FROM pg_class");
+        if let Some(asked) = rewrite(&asked) {
+            assert_eq!(asked.map(|_| ()).unwrap_err().sqlstate, "22021", "{literal}");
+        }
+    }
+    // A text is no name, and a name is no text.
+    let refusal = answer(&built, "SELECT \"nonsense\" FROM pg_class", &[]).unwrap_err();
+    assert_eq!((&*refusal.sqlstate, &*refusal.message), ("42703", "no such column: nonsense"));
+}
+
+#[test]
+fn values_and_expressions_of_other_kinds_are_refused() {
+    let built = built();
+    for expression in [
+        "X'1f'",
+        "B'01'",
+        "0x1f",
+        "1_000",
+        "INTERVAL '1 day'",
+        "oid AT TIME ZONE 'UTC'",
+        "EXTRACT(year FROM relname)",
+        "relname SIMILAR TO 'a'",
+        "relname IS NORMALIZED",
+        "OVERLAY(relname PLACING 'a' FROM 1)",
+        "relname COLLATE \"C\" RLIKE 'a'",
+        "GROUPING SETS (oid)",
+        "TRY_CAST(oid AS text)",
+        "count(DISTINCT oid) WITHIN GROUP (ORDER BY oid)",
+        "first_value(oid) IGNORE NULLS OVER ()",
+        "~oid",
+        "|/ oid",
+    ] {
+        for text in
+            [format!("SELECT {expression} FROM pg_class"), format!("SELECT oid FROM pg_class ORDER BY {expression}")]
+        {
+            // What the parser does not know is not carried out either.
+            if let Some(rewritten) = rewrite(&text) {
+                let refusal = rewritten.map(|rewritten| rewritten.sql).unwrap_err();
+                assert!(["0A000", "42883", "42704", "42601"].contains(&&*refusal.sqlstate), "{text}: {refusal:?}");
             }
         }
     }
+    for text in [
+        "SELECT sqlite_version(), oid FROM pg_class",
+        "SELECT load_extension('a'), oid FROM pg_class",
+        "SELECT json_extract('{}', '$'), oid FROM pg_class",
+        "SELECT pg_regex('a', 'a', 0), oid FROM pg_class",
+        "SELECT value FROM json_each('[1]'), pg_class",
+        "SELECT name FROM pragma_database_list, pg_class",
+        "SELECT * FROM pg_class, sqlite_schema",
+        "SELECT * FROM pg_class TABLESAMPLE SYSTEM (1)",
+        "SELECT * FROM pg_class FOR XML AUTO",
+    ] {
+        assert!(rewrite(text).is_none_or(|rewritten| rewritten.is_err()), "{text}");
+    }
+    // SQLite itself would refuse it, whatever came to it.
+    for sql in [
+        "SELECT sqlite_version()",
+        "SELECT sqlite_compileoption_get(1)",
+        "SELECT load_extension('a')",
+        "SELECT randomblob(9)",
+        "SELECT * FROM sqlite_schema",
+        "SELECT * FROM pg_catalog.sqlite_master",
+        "SELECT * FROM pragma_database_list",
+        "PRAGMA database_list",
+        "PRAGMA query_only = OFF",
+        "ATTACH 'a' AS b",
+        "UPDATE pg_roles SET rolname = 'a'",
+        "CREATE TEMP TABLE a (b)",
+        "VACUUM INTO 'a'",
+        "SELECT oid FROM pg_class WHERE relname = fts3_tokenizer('a')",
+    ] {
+        let prepared = built.connection.prepare(sql);
+        assert!(prepared.is_err() || !prepared.unwrap().readonly(), "{sql}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_comes_back(text in "[\u{1}-\u{10ffff}]{0,12}|['\\\\\"$a ]{0,12}") {
+        thread_local! {
+            static BUILT: Built = built();
+        }
+        BUILT.with(|built| {
+            for literal in written(&text) {
+                let asked = format!("SELECT {literal} AS x FROM pg_class WHERE oid = 16384");
+                assert_eq!(cell(built, &asked, &[]).as_deref(), Ok(&*text), "{literal}");
+            }
+            assert_eq!(cell(built, "SELECT $1::text FROM pg_class WHERE oid = 16384", &[given(&text, Type::TEXT)]), Ok(text.clone()));
+            let quoted = (crate::quoting::literal(&text).unwrap(), crate::quoting::identifier(&text).unwrap());
+            let sql = format!("SELECT {} AS {}", quoted.0, quoted.1);
+            let connection = rusqlite::Connection::open_in_memory().unwrap();
+            let mut statement = connection.prepare(&sql).unwrap();
+            assert_eq!(statement.column_name(0).unwrap(), text);
+            assert_eq!(statement.query_row([], |row| row.get::<_, String>(0)).unwrap(), text);
+        });
+    }
+}
+
+#[test]
+fn a_query_that_needs_too_much_memory_is_refused_and_names_the_limit() {
+    let built = built();
+    let many = format!("[{}1]", "1,".repeat(6_000_000));
+    let deep = "replace(replace(replace(replace('aaaaaaaa', 'a', 'aaaaaaaaaaaaaaaa'), 'a', 'aaaaaaaaaaaaaaaa'), 'a', 'aaaaaaaaaaaaaaaa'), 'a', 'aaaaaaaaaaaaaaaa')";
+    for (text, values, expected) in [
+        (
+            "SELECT cardinality($1::int[]), oid FROM pg_class LIMIT 1".to_string(),
+            vec![given(&many, Type::INT4_ARRAY)],
+            "256 MiB",
+        ),
+        ("SELECT cardinality($1), oid FROM pg_class LIMIT 1".to_string(), vec![given(&many, Type::TEXT)], "256 MiB"),
+        (
+            "SELECT array_to_string($1::text[], $2), oid FROM pg_class LIMIT 1".into(),
+            vec![given(&many[6_000_000..], Type::TEXT), given("ab", Type::TEXT)],
+            "256 MiB",
+        ),
+        (format!("SELECT replace({deep}, 'a', {deep}), oid FROM pg_class LIMIT 1"), vec![], "64 MiB"),
+        (format!("SELECT array_agg({deep}), count(*) FROM pg_attribute a, pg_attribute b"), vec![], "MiB"),
+        (
+            format!("SELECT {deep} || a.attname || b.attname AS x FROM pg_attribute a, pg_attribute b ORDER BY x"),
+            vec![],
+            "256 MiB",
+        ),
+        (
+            format!("SELECT count(DISTINCT {deep} || a.attname || b.attname) FROM pg_attribute a, pg_attribute b"),
+            vec![],
+            "256 MiB",
+        ),
+    ] {
+        let refusal = answer(&built, &text, &values).unwrap_err();
+        assert!(refusal.sqlstate == "53200" && refusal.message.contains(expected), "{text:.100}: {refusal:?}");
+    }
+    // What it had is there again.
+    assert_eq!(
+        cell(&built, "SELECT cardinality('{1,2}'::int[]), oid FROM pg_class WHERE oid = 16384", &[]).as_deref(),
+        Ok("2|16384")
+    );
+}
+
+#[test]
+fn functions_end_when_their_query_is_cancelled() {
+    let built = built();
+    let long = format!("{0}'aaaaaaaa'{1}{1}{1}", "replace(".repeat(3), ", 'a', 'aaaaaaaaaaaaaaaa')");
+    let digits = format!("replace({long}, 'a', '1357913579')");
+    let same = format!("replace({long}, 'a', 'aaaaaaaa')");
+    let random = "string_agg((a.oid * b.oid * c.oid)::text, '')";
+    for text in [
+        format!("SELECT {random} ~ '[0-9]*[13579][0-9]{{900}}[g-z]' FROM pg_class a, pg_class b, pg_class c"),
+        format!("SELECT {random} ~ '\\b[0-9]*[13579][0-9]{{900}}[g-z]' FROM pg_class a, pg_class b, pg_class c"),
+        format!(
+            "SELECT count(*) FROM pg_attribute a, pg_attribute b, pg_attribute c WHERE {digits} || a.attname LIKE '%1%3%5%7%9%a%b%c%d%'"
+        ),
+        format!("SELECT {same} LIKE '%' || {long} || 'b%', oid FROM pg_class"),
+        format!(
+            "SELECT count(*) FROM pg_attribute a, pg_attribute b, pg_attribute c WHERE strpos({same} || a.attname, {same} || 'b') > 1"
+        ),
+        format!(
+            "SELECT count(*) FROM pg_attribute a, pg_attribute b, pg_attribute c WHERE replace({same} || a.attname, 'x', '') = '2'"
+        ),
+        format!(
+            "SELECT count(*) FROM pg_attribute a, pg_attribute b, pg_attribute c WHERE cardinality(('{{' || {digits} || a.attname || b.attname || '}}')::text[]) = 2"
+        ),
+        format!("SELECT count(*) FROM pg_attribute a, pg_attribute b WHERE length(upper({same} || a.attname)) = 2"),
+        "SELECT count(*) FROM generate_series(1, 99999) a, generate_series(1, 99999) b".into(),
+    ] {
+        let rewritten = rewrite(&text).unwrap().unwrap();
+        let cancel = Arc::new(Cancel::default());
+        let limits = Limits::new(WHAT, Duration::from_secs(600), "ann", &Room::new(limits::ALL), &cancel);
+        let asked = built.understand(&rewritten, &text).unwrap();
+        cancel.begin();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                cancel.ask();
+            });
+            let begun = std::time::Instant::now();
+            let ran = limits.enter(|| built.run(&asked, &[], &Format::UnifiedText));
+            let refusal = ran.map(|rows| panic!("{text:.500}: {} rows", rows.len())).unwrap_err();
+            assert_eq!(refusal.sqlstate, "57014", "{text:.100}: {refusal}");
+            // Each of them would take minutes.
+            assert!(begun.elapsed() < Duration::from_secs(20), "{text:.100}: {:?}", begun.elapsed());
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_user_leaves_turns_to_others() {
+    let turns = Turns::new(3, 2);
+    let soon = Duration::from_millis(20);
+    let (one, _two) = (turns.take("ann").await.unwrap(), turns.take("ann").await.unwrap());
+    assert!(tokio::time::timeout(soon, turns.take("ann")).await.is_err());
+    let _three = turns.take("bob").await.unwrap();
+    assert!(tokio::time::timeout(soon, turns.take("eve")).await.is_err());
+    drop(one);
+    turns.take("eve").await.unwrap();
+    turns.take("ann").await.unwrap();
+    assert!(turns.by_user.lock().unwrap().len() <= 3);
 }

@@ -38,7 +38,7 @@ use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::session::{Session, who};
 use crate::shared::{Shared, closed};
-use crate::stored::Stored;
+use crate::stored::{Answered, Stored};
 use crate::transaction;
 use crate::verb::Verb;
 
@@ -213,7 +213,8 @@ impl Session {
             Copy::Query(stored, form) => {
                 let none = stored.no_values();
                 let answered = self.answer(stored, &none, &Format::UnifiedText, &who(client)).await?;
-                return self.cancel.unless(export::answer(client, stored, answered.rows, form)).await?;
+                let Answered { rows, held: _held, .. } = answered;
+                return self.cancel.unless(export::answer(client, stored, rows, form)).await?;
             }
         };
         self.database.admit_write(Verb::Copy)?;

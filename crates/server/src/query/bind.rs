@@ -22,6 +22,10 @@ use crate::syntax::{folded, position};
 /// How deep expressions and queries may stand in each other.
 const MOST_DEPTH: usize = 150;
 
+/// The most expressions that are understood: what stands once may be understood several times, and what stands in that
+/// several times each.
+const MAX_EXPRESSIONS: usize = 200_000;
+
 /// A column of what stands in FROM.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
@@ -81,13 +85,18 @@ pub(super) struct Binder<'a> {
     pub(super) named: Vec<Named>,
     made: usize,
     pub(super) depth: usize,
+    expressions: usize,
+    /// The bytes that expressions may have in the words of SQLite.
+    most_bytes: usize,
 }
 
 impl<'a> Binder<'a> {
     pub(super) fn new(text: &'a str, catalogue: &'a Catalogue, asker: Asker<'a>) -> Self {
         let (tables, parameters, scopes, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let lists = BTreeSet::new();
-        Self { text, catalogue, tables, parameters, lists, asker, scopes, named, made: 0, depth: 0 }
+        let most_bytes = super::MAX_SQL + super::MAX_GROWTH * text.len();
+        let (made, depth, expressions) = (0, 0, 0);
+        Self { text, catalogue, tables, parameters, lists, asker, scopes, named, made, depth, expressions, most_bytes }
     }
 
     pub(super) fn refuse(&self, sqlstate: &str, message: impl Into<String>, at: Location) -> Refusal {
@@ -161,7 +170,11 @@ impl<'a> Binder<'a> {
     pub(super) fn expr(&mut self, expr: &Expr) -> Result<Bound, Refusal> {
         self.enter(expr.span().start)?;
         let loose = self.scopes.last().map_or(0, |scope| scope.loose.len());
+        self.expressions += 1;
         let bound = self.expression(expr)?;
+        if self.expressions > MAX_EXPRESSIONS || bound.sql.len() > self.most_bytes {
+            return Err(self.refuse("54001", "the query is too complex", expr.span().start).hint(super::DEEP_HINT));
+        }
         self.depth -= 1;
         if let Some(scope) = self.scopes.last_mut()
             && scope.groups.contains(&bound.sql)
@@ -333,7 +346,7 @@ impl<'a> Binder<'a> {
         }
         if table.is_none()
             && column.quote_style.is_none()
-            && let Some(word) = self.of_session(&name)
+            && let Some(word) = self.of_session(&name)?
         {
             return Ok(word);
         }
@@ -351,8 +364,8 @@ impl<'a> Binder<'a> {
             Value::SingleQuotedString(text)
             | Value::EscapedStringLiteral(text)
             | Value::NationalStringLiteral(text)
-            | Value::UnicodeStringLiteral(text) => Bound::quoted(text.clone()),
-            Value::DollarQuotedString(text) => Bound::quoted(text.value.clone()),
+            | Value::UnicodeStringLiteral(text) => Bound::quoted(text.clone())?,
+            Value::DollarQuotedString(text) => Bound::quoted(text.value.clone())?,
             Value::Boolean(truth) => Bound::truth(i64::from(*truth).to_string()),
             Value::HexStringLiteral(digits) => self.hexadecimal(digits, at)?,
             Value::Null => Bound::null(),

@@ -7,6 +7,7 @@ use super::bind::Binder;
 use super::functions::range;
 use super::kinds::{Kind, decimal};
 use crate::error::Refusal;
+use crate::quoting::literal;
 use crate::values::DAY;
 
 /// What is not known of an expression until something stands beside it.
@@ -44,10 +45,6 @@ pub(super) struct Target {
     pub(super) is_any_numeric: bool,
 }
 
-pub(super) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
-}
-
 impl Bound {
     pub(super) fn new(sql: String, kind: Kind) -> Self {
         Self { sql, kind, own: None, open: Open::Closed }
@@ -71,8 +68,10 @@ impl Bound {
         Self { open: Open::Number(number), ..Self::new(sql, kind) }
     }
 
-    pub(super) fn quoted(text: String) -> Self {
-        Self { open: Open::Quoted(text.clone()), ..Self::new(quoted(&text), Kind::Text) }
+    /// # Errors
+    /// The text has a character that none can have.
+    pub(super) fn quoted(text: String) -> Result<Self, Refusal> {
+        Ok(Self { open: Open::Quoted(text.clone()), ..Self::new(literal(&text)?, Kind::Text) })
     }
 
     pub(super) fn parameter(number: usize) -> Self {
@@ -224,7 +223,7 @@ impl Binder<'_> {
                 let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 Bound::new(format!("x'{digits}'"), kind)
             }
-            _ => Bound::new(quoted(text), Kind::Text),
+            _ => Bound::new(literal(text)?, Kind::Text),
         })
     }
 

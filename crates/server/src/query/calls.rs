@@ -4,10 +4,11 @@ use sqlparser::ast::{DuplicateTreatment, Expr, Function, FunctionArg, FunctionAr
 use sqlparser::tokenizer::Location;
 
 use super::bind::Binder;
-use super::bound::{Bound, quoted};
+use super::bound::Bound;
 use super::kinds::{Kind, MOST_DECIMALS};
 use crate::error::Refusal;
 use crate::parameters;
+use crate::quoting::literal;
 use crate::syntax::name_of;
 
 /// How the refusal of a function begins that nothing is known of here: the catalog may know it.
@@ -173,22 +174,24 @@ impl Binder<'_> {
     }
 
     /// What the server says of itself and of the session.
-    pub(super) fn of_session(&self, name: &str) -> Option<Bound> {
+    pub(super) fn of_session(&self, name: &str) -> Result<Option<Bound>, Refusal> {
         let who = self.asker.who;
         let text = match name {
             "current_user" | "session_user" | "current_role" | "user" => who.user.clone(),
             "current_database" | "current_catalog" => who.database.clone(),
             "current_schema" => "public".into(),
             "version" => parameters::version(),
-            _ => return None,
+            _ => return Ok(None),
         };
-        Some(Bound::new(quoted(&text), Kind::Text))
+        Ok(Some(Bound::new(literal(&text)?, Kind::Text)))
     }
 
     /// A function that is no aggregate.
     pub(super) fn function(&mut self, name: &str, arguments: &[&Expr], at: Location) -> Result<Bound, Refusal> {
         let bounds = arguments.iter().map(|argument| self.expr(argument)).collect::<Result<Vec<_>, _>>()?;
-        if let (true, Some(word)) = (bounds.is_empty(), self.of_session(name)) {
+        if bounds.is_empty()
+            && let Some(word) = self.of_session(name)?
+        {
             return Ok(word);
         }
         match (name, &bounds[..]) {
@@ -253,17 +256,17 @@ impl Binder<'_> {
             ("octet_length", 1) if bounds[0].kind == Bytes => ("lw_bytes", &[Bytes], Integer(4)),
             ("octet_length", 1) => ("lw_bytes", &[Text], Integer(4)),
             ("length", 1) if bounds[0].kind == Bytes => ("lw_bytes", &[Bytes], Integer(4)),
-            ("length" | "char_length" | "character_length", 1) => ("length", &[Text], Integer(4)),
+            ("length" | "char_length" | "character_length", 1) => ("lw_length", &[Text], Integer(4)),
             ("substring" | "substr", 2) => ("lw_part", &[Text, Integer(8)], Text),
             ("substring" | "substr", 3) => ("lw_part", &[Text, Integer(8), Integer(8)], Text),
-            ("strpos", 2) => ("instr", &[Text, Text], Integer(4)),
+            ("strpos", 2) => ("lw_position", &[Text, Text], Integer(4)),
             ("replace", 3) => ("lw_replace", &[Text, Text, Text], Text),
-            ("btrim", 1) => ("trim", &[Text], Text),
-            ("btrim", 2) => ("trim", &[Text, Text], Text),
-            ("ltrim", 1) => ("ltrim", &[Text], Text),
-            ("ltrim", 2) => ("ltrim", &[Text, Text], Text),
-            ("rtrim", 1) => ("rtrim", &[Text], Text),
-            ("rtrim", 2) => ("rtrim", &[Text, Text], Text),
+            ("btrim", 1) => ("lw_trim", &[Text], Text),
+            ("btrim", 2) => ("lw_trim", &[Text, Text], Text),
+            ("ltrim", 1) => ("lw_ltrim", &[Text], Text),
+            ("ltrim", 2) => ("lw_ltrim", &[Text, Text], Text),
+            ("rtrim", 1) => ("lw_rtrim", &[Text], Text),
+            ("rtrim", 2) => ("lw_rtrim", &[Text, Text], Text),
             _ => {
                 let kinds: Vec<Kind> = bounds.iter().map(|bound| bound.kind).collect();
                 return Err(self.no_function(name, &kinds, at));

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 
 use lockwork_database::sql::Value as Outside;
 use rusqlite::functions::{Aggregate, Context, FunctionFlags};
-use rusqlite::types::{FromSql, ToSqlOutput, Value, ValueRef};
+use rusqlite::types::{FromSql, Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 
 use super::kinds::{Kind, real_text, time_text};
+use crate::lite;
+use crate::texts::made;
 use crate::values::DAY;
 
 /// Integers of so many bytes.
@@ -137,10 +139,6 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
         }
         real(context, f64::powf)
     }),
-    ("lw_replace", 3, |context| {
-        let (text, from, to): (String, String, String) = (one(context, 0)?, one(context, 1)?, one(context, 2)?);
-        Ok(Value::Text(if from.is_empty() { text } else { text.replace(&from, &to) }))
-    }),
     ("lw_up", 2, |context| {
         let made = one::<i64>(context, 0)?.checked_mul(power(context, 1)?);
         made.map(Value::Integer).ok_or_else(outside)
@@ -186,6 +184,7 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
     // Bytes with zeros behind them, and without those that are too many.
     ("lw_filled", 2, |context| {
         let (mut bytes, width) = (one::<Vec<u8>>(context, 0)?, one::<u32>(context, 1)? as usize);
+        let _filled = made(width)?;
         let filled = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         bytes.resize(filled.max(width), 0);
         Ok(Value::Blob(bytes))
@@ -206,8 +205,6 @@ const FUNCTIONS: &[(&str, i32, Function)] = &[
         let text = real_text(one(context, 0)?, one::<i64>(context, 1)? != 0);
         text.map(Value::Text).ok_or_else(outside)
     }),
-    ("lw_lower", 1, |context| Ok(Value::Text(one::<String>(context, 0)?.to_lowercase()))),
-    ("lw_upper", 1, |context| Ok(Value::Text(one::<String>(context, 0)?.to_uppercase()))),
     ("lw_part", 2, |context| part(&one::<String>(context, 0)?, one(context, 1)?, None).map(Value::Text)),
     ("lw_part", 3, |context| {
         part(&one::<String>(context, 0)?, one(context, 1)?, Some(one(context, 2)?)).map(Value::Text)
@@ -253,10 +250,9 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     for &(name, arguments, function) in FUNCTIONS {
         let is_strict = arguments >= 0;
-        connection.create_scalar_function(name, arguments, flags, move |context| {
+        lite::function(connection, name, arguments, flags, move |context| {
             let has_null = (0..context.len()).any(|at| context.get_raw(at) == ValueRef::Null);
-            let value = if is_strict && has_null { Value::Null } else { function(context)? };
-            Ok(ToSqlOutput::Owned(value))
+            if is_strict && has_null { Ok(Value::Null) } else { function(context) }
         })?;
     }
     let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -276,7 +272,7 @@ mod tests {
     use super::*;
 
     fn ask(sql: &str) -> String {
-        let connection = Connection::open_in_memory().unwrap();
+        let connection = crate::lite::open().unwrap();
         register(&connection).unwrap();
         match connection.query_row(sql, [], |row| row.get::<_, Value>(0)) {
             Ok(value) => format!("{value:?}"),

@@ -18,8 +18,12 @@ use rusqlite::vtab::{
 };
 use rusqlite::{Connection, Error, Result};
 
+use crate::limits::{Limits, Reserved, spend};
+
 /// The most bytes of the indexes of a table.
-const MOST_INDEX_BYTES: usize = 256 << 20;
+const MOST_INDEX_BYTES: usize = 160 << 20;
+/// What a row of an index costs, in bytes that are read or written.
+const WORK: usize = 64;
 
 /// A column in a row's image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +44,32 @@ struct Index {
 
 impl Index {
     /// As many first bits as make about one row for each value of them.
-    fn new(mut rows: Vec<(u64, u32)>) -> Self {
-        rows.sort_unstable();
-        let bits = rows.len().max(2).ilog2();
-        let start = |first: u64| rows.partition_point(|(hash, _)| hash >> (64 - bits) < first) as u32;
-        let starts = (0..=1_u64 << bits).map(start).collect();
-        Self { rows, starts }
+    fn new(hash: impl Fn(u32) -> u64, count: u32) -> Result<Self> {
+        let bits = count.max(2).ilog2();
+        let bucket = |hash: u64| (hash >> (64 - bits)) as usize;
+        // Two passes over the rows put them into their buckets, and a look at the clock stands between pieces of each.
+        let mut starts = vec![0_u32; (1 << bits) + 1];
+        for row in 0..count {
+            spend(WORK)?;
+            starts[bucket(hash(row)) + 1] += 1;
+        }
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let (mut rows, mut next) = (vec![(0, 0); count as usize], starts.clone());
+        for row in 0..count {
+            spend(WORK)?;
+            let hash = hash(row);
+            let place = &mut next[bucket(hash)];
+            rows[*place as usize] = (hash, row);
+            *place += 1;
+        }
+        for at in 1..starts.len() {
+            let rows = &mut rows[starts[at - 1] as usize..starts[at] as usize];
+            spend(WORK * rows.len())?;
+            rows.sort_unstable();
+        }
+        Ok(Self { rows, starts })
     }
 
     fn find(&self, hash: u64) -> Range<usize> {
@@ -68,12 +92,16 @@ pub(super) struct Image {
     hasher: RandomState,
     /// By columns: none where it was asked once.
     indexes: Mutex<HashMap<Vec<usize>, Option<Arc<Index>>>>,
+    limits: Arc<Limits>,
+    /// The memory of the indexes, beside the rows, which are bounded by themselves.
+    held: Mutex<Vec<Reserved>>,
 }
 
 impl Image {
-    pub(super) fn new(places: Vec<Place>, row_bytes: usize, bytes: Vec<u8>) -> Self {
+    pub(super) fn new(places: Vec<Place>, row_bytes: usize, bytes: Vec<u8>, limits: Arc<Limits>) -> Self {
         let rows = bytes.len() / row_bytes.max(1);
-        Self { places, row_bytes, rows, bytes, hasher: RandomState::new(), indexes: Mutex::default() }
+        let (hasher, indexes, held) = (RandomState::new(), Mutex::default(), Mutex::default());
+        Self { places, row_bytes, rows, bytes, hasher, indexes, limits, held }
     }
 
     fn cell(&self, row: usize, column: usize) -> &[u8] {
@@ -116,26 +144,29 @@ impl Image {
         })
     }
 
-    /// The index of some columns, if it is worth it.
-    fn index(&self, columns: &[usize]) -> Option<Arc<Index>> {
+    /// The index of some columns, if it is worth it and there is memory for it.
+    fn index(&self, columns: &[usize]) -> Result<Option<Arc<Index>>> {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         match indexes.get(columns) {
-            Some(Some(index)) => return Some(index.clone()),
+            Some(Some(index)) => return Ok(Some(index.clone())),
             Some(None) => {}
             None => {
                 indexes.insert(columns.to_vec(), None);
-                return None;
+                return Ok(None);
             }
         }
         let made = indexes.values().flatten().count() + 1;
-        let row_bytes = size_of::<(u64, u32)>() + size_of::<u32>();
-        if made * self.rows * row_bytes > MOST_INDEX_BYTES || u32::try_from(self.rows).is_err() {
-            return None;
+        // Of each row its entry and, at most, the begin of a bucket, which is there twice while the index is made.
+        let bytes = self.rows * (size_of::<(u64, u32)>() + 2 * size_of::<u32>());
+        let Ok(count) = u32::try_from(self.rows) else { return Ok(None) };
+        if made * bytes > MOST_INDEX_BYTES {
+            return Ok(None);
         }
-        let rows = (0..self.rows).map(|row| (self.hash(row, columns), row as u32)).collect();
-        let index = Arc::new(Index::new(rows));
+        let Some(reserved) = self.limits.reserve_spare(bytes) else { return Ok(None) };
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(reserved);
+        let index = Arc::new(Index::new(|row| self.hash(row as usize, columns), count)?);
         indexes.insert(columns.to_vec(), Some(index.clone()));
-        Some(index)
+        Ok(Some(index))
     }
 }
 
@@ -249,7 +280,7 @@ unsafe impl VTabCursor for Rows {
         }
         let Some(hash) = self.image.hash_of(&self.columns, values) else { return Ok(()) };
         if self.index.is_none() {
-            self.index = self.image.index(&self.columns);
+            self.index = self.image.index(&self.columns)?;
         }
         if let Some(index) = &self.index {
             (self.is_found, self.left) = (true, index.find(hash));

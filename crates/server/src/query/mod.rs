@@ -30,7 +30,7 @@ mod select;
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use lockwork_database::sequencer::Transaction;
@@ -45,10 +45,11 @@ use rusqlite::types::Value as Given;
 use sqlparser::ast::Statement as Read;
 use tokio::sync::Semaphore;
 
-use crate::cancel::Cancel;
+use crate::catalog;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
-use crate::lite;
+use crate::limits::{self, Limits, size_of_row};
+use crate::lite::{self, Allowed, MAX_VALUE};
 use crate::syntax::{Unread, attempt};
 use crate::transaction;
 use crate::values::format_of;
@@ -71,6 +72,11 @@ const SMALL_AT_ONCE: usize = 8;
 const MAX_ELEMENTS: u32 = 100_000;
 /// The most bytes of the text of a query.
 const MOST_TEXT: usize = 256 << 10;
+/// The most bytes of a statement of SQLite, and of one for each byte of its query: prepared statements are kept.
+const MAX_SQL: usize = 64 << 10;
+const MAX_GROWTH: usize = 32;
+/// What a query is called in messages.
+const WHAT: &str = "the query";
 /// The SQLSTATE of queries that nest too deep.
 const TOO_DEEP: &str = "54001";
 const DEEP_HINT: &str = "docs/operations.md, Looking at tables, has the limits; a WITH, or a procedure, parts it";
@@ -204,6 +210,9 @@ pub(crate) fn understand(text: &str, catalogue: &Catalogue, asker: Asker<'_>) ->
 fn bound(text: &str, query: &sqlparser::ast::Query, catalogue: &Catalogue, asker: Asker<'_>) -> Result<Query, Refusal> {
     let mut binder = Binder::new(text, catalogue, asker);
     let made = binder.query(query)?;
+    if made.sql.len() > MAX_SQL + MAX_GROWTH * text.len() {
+        return Err(refuse(TOO_DEEP, "the query is too complex").hint(DEEP_HINT));
+    }
     let parameters = binder.parameters()?.into_iter().enumerate();
     let lists = std::mem::take(&mut binder.lists);
     let parameter = |(at, sql)| {
@@ -260,17 +269,18 @@ impl Queries {
         values: &[Value],
         format: &Format,
         mut transaction: Option<&mut Option<Transaction>>,
-        cancel: &Arc<Cancel>,
+        asker: catalog::Asker<'_>,
     ) -> Result<Answer, Refusal> {
         let values: Vec<Given> =
             values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
+        let values = Arc::new(values);
         let first = if query.is_computed { &self.alone } else { &self.small };
-        match self.attempt(first, query, &values, format, transaction.as_deref_mut(), cancel).await {
+        match self.attempt(first, query, &values, format, transaction.as_deref_mut(), asker).await {
             Err(Failed::TooLarge) => {}
             Err(Failed::Refused(refusal)) => return Err(refusal),
             Ok(rows) => return Ok(rows),
         }
-        match self.attempt(&self.large, query, &values, format, transaction, cancel).await {
+        match self.attempt(&self.large, query, &values, format, transaction, asker).await {
             Err(Failed::TooLarge) => {
                 let message = format!("the tables of this query have more than {} MiB of rows", MOST_ROWS >> 20);
                 Err(refuse("53400", message).hint(HINT))
@@ -284,17 +294,18 @@ impl Queries {
         &self,
         lane: &Lane,
         query: &Arc<Query>,
-        values: &[Given],
+        values: &Arc<Vec<Given>>,
         format: &Format,
         mut transaction: Option<&mut Option<Transaction>>,
-        cancel: &Arc<Cancel>,
+        asker: catalog::Asker<'_>,
     ) -> Result<Answer, Failed> {
+        let catalog::Asker { who, cancel, room } = asker;
         let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned());
         let permit = cancel.unless_gone(permit).await?;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");
         let permit = permit.map_err(|_| busy())?.map_err(|_| refuse("57P01", "the server is ending"))?;
-        let (caller, query, values, format) = (self.caller.clone(), query.clone(), values.to_vec(), format.clone());
-        let (most, looked) = (lane.most, cancel.clone());
+        let (caller, query, values, format) = (self.caller.clone(), query.clone(), values.clone(), format.clone());
+        let (most, looked, room, user) = (lane.most, cancel.clone(), room.clone(), who.user.clone());
         let steps = match transaction.as_deref_mut() {
             Some(steps) => Some(steps.take().ok_or_else(transaction::ended)?),
             None => None,
@@ -314,8 +325,10 @@ impl Queries {
                 Err(Error::TooLarge { .. }) => Err(Failed::TooLarge),
                 Err(error) => Err(Refusal::of(error, "").into()),
                 Ok((record, rows)) => {
-                    let answer = query.answer(rows, &values, &format, &looked);
-                    answer.map(|rows| (record, rows)).map_err(Failed::from)
+                    let limits = Limits::new(WHAT, LIMIT, &user, &room, &looked);
+                    let answer = query.answer(rows, &values, &format, &limits);
+                    let answer = answer.and_then(|rows| limits.hand_over(rows));
+                    answer.map(|answer| (record, answer)).map_err(|refusal| looked.explain(refusal).into())
                 }
             };
             Ok((steps, answer))
@@ -331,7 +344,7 @@ impl Queries {
 }
 
 /// The rows that a query answers, and the record of the log that it is of, if it is alone and has tables.
-type Answer = (Option<u64>, Vec<DataRow>);
+type Answer = (Option<u64>, limits::Answer);
 
 /// Why a query has no answer.
 enum Failed {
@@ -346,9 +359,21 @@ impl From<Refusal> for Failed {
     }
 }
 
+/// The functions of SQLite that [`bind`] and what belongs to it write, beside our own.
+const OF_SQLITE: &[&str] = &["abs", "avg", "coalesce", "count", "group_concat", "max", "min", "sign", "sum"];
+
+/// What a query may come to read and call: images of its tables and the elements of arrays, and those functions.
+const ALLOWED: Allowed = Allowed {
+    table: |name| {
+        let number = name.strip_prefix('t').filter(|number| !number.is_empty());
+        name == "json_each" || number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    },
+    function: |name| name.starts_with("lw_") || OF_SQLITE.contains(&name),
+};
+
 /// An error of SQLite in the words of clients.
-fn explained(error: &rusqlite::Error) -> Refusal {
-    if let Some(refusal) = lite::beyond(error, "the query", LIMIT) {
+fn explained(error: &rusqlite::Error, limits: &Limits) -> Refusal {
+    if let Some(refusal) = lite::beyond(error, limits) {
         return refusal.hint(HINT);
     }
     let message = lite::message(error);
@@ -366,13 +391,28 @@ impl Query {
         tables: Vec<Rows>,
         values: &[Given],
         format: &Format,
-        cancel: &Arc<Cancel>,
+        limits: &Arc<Limits>,
     ) -> Result<Vec<DataRow>, Refusal> {
-        let explained = |error: rusqlite::Error| cancel.explain(explained(&error));
-        let (until, looked) = (Instant::now() + LIMIT, cancel.clone());
-        let is_over = move || looked.is_asked() || Instant::now() > until;
-        let connection = lite::open(is_over).map_err(explained)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MOST_ANSWER as i32).map_err(explained)?;
+        limits.enter(|| self.answer_within(tables, values, format, limits))
+    }
+
+    fn answer_within(
+        &self,
+        tables: Vec<Rows>,
+        values: &[Given],
+        format: &Format,
+        limits: &Arc<Limits>,
+    ) -> Result<Vec<DataRow>, Refusal> {
+        let explained = |error: rusqlite::Error| explained(&error, limits);
+        let given = |value: &Given| match value {
+            Given::Text(text) => text.len(),
+            Given::Blob(bytes) => bytes.len(),
+            _ => size_of::<Given>(),
+        };
+        // As the client sent them, as they were read, and as they are here; SQLite has one more.
+        let _values = limits.reserve(3 * values.iter().map(given).sum::<usize>())?;
+        let mut connection = lite::open().map_err(explained)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE as i32).map_err(explained)?;
         // A name is never taken for a text.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).map_err(explained)?;
         functions::register(&connection).map_err(explained)?;
@@ -386,9 +426,10 @@ impl Query {
                 Place { offset: range.start, width: range.len(), sql: *sql, is_key: column < asked.keys }
             };
             let places = asked.types.iter().enumerate().map(place).collect();
-            let image = Image::new(places, rows.row_bytes(), rows.images);
+            let image = Image::new(places, rows.row_bytes(), rows.images, limits.clone());
             images::register(&connection, &format!("t{number}"), Arc::new(image)).map_err(explained)?;
         }
+        lite::seal(&mut connection, ALLOWED).map_err(explained)?;
         let mut statement = connection.prepare(&self.sql).map_err(explained)?;
         // A parameter whose value does not matter has left the statement.
         let values = values.iter().take(statement.parameter_count());
@@ -399,12 +440,14 @@ impl Query {
             for (at, (_, kind, ty, _)) in self.columns.iter().enumerate() {
                 put(row.get_ref(at).map_err(explained)?, *kind, ty, format_of(format, at), &mut data)?;
             }
-            bytes += data.len() + size_of::<DataRow>();
+            let row = DataRow::new(data, self.columns.len() as i16);
+            bytes += row.data.len() + size_of::<DataRow>();
             if bytes > MOST_ANSWER {
                 let message = format!("the answer is of more than {} MiB", MOST_ANSWER >> 20);
                 return Err(refuse("54000", message).hint(HINT));
             }
-            answer.push(DataRow::new(data, self.columns.len() as i16));
+            limits::keep(size_of_row(&row))?;
+            answer.push(row);
         }
         Ok(answer)
     }

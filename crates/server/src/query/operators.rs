@@ -5,9 +5,10 @@ use sqlparser::ast::{BinaryOperator, CaseWhen, DataType, Expr, Query, Spanned, U
 use sqlparser::tokenizer::Location;
 
 use super::bind::{Binder, inner};
-use super::bound::{Bound, quoted};
+use super::bound::Bound;
 use super::kinds::{Kind, MOST_DECIMALS};
 use crate::error::Refusal;
+use crate::quoting::literal;
 use crate::values::DAY;
 
 impl Binder<'_> {
@@ -55,14 +56,15 @@ impl Binder<'_> {
         match op {
             BinaryOperator::And | BinaryOperator::Or => {
                 let (left, right) = (self.condition(left)?, self.condition(right)?);
-                Ok(Bound::truth(format!("({left} {op} {right})")))
+                let word = if *op == BinaryOperator::And { "AND" } else { "OR" };
+                Ok(Bound::truth(format!("({left} {word} {right})")))
             }
-            BinaryOperator::Eq
-            | BinaryOperator::NotEq
-            | BinaryOperator::Lt
-            | BinaryOperator::LtEq
-            | BinaryOperator::Gt
-            | BinaryOperator::GtEq => self.compared(left, &op.to_string(), right, at),
+            BinaryOperator::Eq => self.compared(left, "=", right, at),
+            BinaryOperator::NotEq => self.compared(left, "<>", right, at),
+            BinaryOperator::Lt => self.compared(left, "<", right, at),
+            BinaryOperator::LtEq => self.compared(left, "<=", right, at),
+            BinaryOperator::Gt => self.compared(left, ">", right, at),
+            BinaryOperator::GtEq => self.compared(left, ">=", right, at),
             BinaryOperator::StringConcat => {
                 let (left, right) = (self.expr(left)?, self.expr(right)?);
                 let (left, right) = (self.settled(left)?, self.settled(right)?);
@@ -171,8 +173,8 @@ impl Binder<'_> {
             Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) => {
                 let wrong = || self.refuse("22P02", format!("'{text:.40}' is no array: write '{{1,2,3}}'"), at);
                 let elements = array_elements(text).ok_or_else(wrong)?;
-                let list =
-                    elements.into_iter().map(|element| element.map_or_else(Bound::null, Bound::quoted)).collect();
+                let one = |element: Option<String>| element.map_or_else(|| Ok(Bound::null()), Bound::quoted);
+                let list = elements.into_iter().map(one).collect::<Result<_, _>>()?;
                 let left = self.expr(left)?;
                 self.one_of(left, list, is_not, at)
             }
@@ -274,22 +276,18 @@ impl Binder<'_> {
         escape: Option<&Expr>,
         is_folded: bool,
     ) -> Result<Bound, Refusal> {
-        let (mut text, mut pattern) = (self.expr_of(expr, Kind::Text)?.sql, self.expr_of(pattern, Kind::Text)?.sql);
+        let (text, pattern) = (self.expr_of(expr, Kind::Text)?.sql, self.expr_of(pattern, Kind::Text)?.sql);
         let escape = match escape {
             None => "'\\'".to_string(),
             Some(Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }))
                 if text.chars().count() == 1 =>
             {
-                quoted(text)
+                literal(text)?
             }
             Some(other) => return Err(self.unsupported("ESCAPE that is not one character", other.span().start)),
         };
-        pattern = format!("lw_pattern({pattern}, {escape})");
-        if is_folded {
-            (text, pattern) = (format!("lw_lower({text})"), format!("lw_lower({pattern})"));
-        }
         let not = if is_not { "NOT " } else { "" };
-        Ok(Bound::truth(format!("({text} {not}LIKE {pattern} ESCAPE '\\')")))
+        Ok(Bound::truth(format!("({not}lw_like({text}, {pattern}, {escape}, {}))", i32::from(is_folded))))
     }
 
     pub(super) fn case(

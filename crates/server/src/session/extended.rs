@@ -26,7 +26,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{End, Session, who};
 use crate::error::{Refusal, refuse, response};
 use crate::shared::MOST_WAITING;
-use crate::stored::{Stored, row_description};
+use crate::stored::{Answered, Stored, row_description};
 use crate::transaction;
 use crate::values::format_of;
 use crate::verb::Verb;
@@ -257,13 +257,15 @@ impl ExtendedQueryHandler for Session {
             }
             let answered = self.carry_out(client, stored, &values, &portal.result_column_format).await?;
             // What waits to be fetched has its room until it is fetched, or its portal ends.
-            let room = if answered.rows.len() > most { Some(self.room_for(&answered.rows)?) } else { None };
-            let rows = futures::stream::iter(answered.rows.into_iter().map(move |row| {
-                let _held = &room;
+            let Answered { rows, tag: done, held } = answered;
+            let is_small = rows.len() > most && held.is_none();
+            let room = if is_small { Some(self.room_for(&rows)?) } else { None };
+            let rows = futures::stream::iter(rows.into_iter().map(move |row| {
+                let _held = (&room, &held);
                 Ok(row)
             }));
             *state = State::Suspended(QueryResponse::new(Arc::new(Vec::new()), rows));
-            tag = Some(answered.tag);
+            tag = Some(done);
         } else if client.transaction_status() == TransactionStatus::Error {
             return Err(transaction::failed().into());
         } else if stored.columns().is_empty() {

@@ -32,6 +32,7 @@ use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::held::Kind as HeldKind;
 use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
+use crate::limits::Answer;
 use crate::reads::{LEVEL, Reader};
 use crate::settings::Settings;
 use crate::shared::{Database, Plan};
@@ -184,7 +185,7 @@ impl Session {
             self.settings.end(tag == "COMMIT");
         }
         client.set_transaction_status(now);
-        Ok(Answered { rows: Vec::new(), tag: tag.into() })
+        Ok(Answered { rows: Vec::new(), tag: tag.into(), held: None })
     }
 
     /// Carries out a statement, which ends when it takes longer than it may.
@@ -331,6 +332,11 @@ impl Session {
         self.answer(stored, values, format, &who(client)).await
     }
 
+    /// Whose queries they are, and what bounds them.
+    fn asker<'a>(&'a self, who: &'a Who) -> Asker<'a> {
+        Asker { who, cancel: &self.cancel, room: &self.database.query_room }
+    }
+
     pub(crate) async fn answer(
         &self,
         stored: &Stored,
@@ -352,27 +358,28 @@ impl Session {
                     encode(&value, ty, format_of(format, at), &mut data);
                 }
                 let row = (!known.row.is_empty()).then(|| DataRow::new(data, known.row.len() as i16));
-                return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone() });
+                return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone(), held: None });
             }
             (Stored::Catalog(asked), Values::Catalog(values)) => {
-                let rows = self.database.ask(asked, values, format, Asker { who, cancel: &self.cancel }).await?;
+                let Answer { rows, held } = self.database.ask(asked, values.clone(), format, self.asker(who)).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
-                return Ok(Answered { rows, tag });
+                return Ok(Answered { rows, tag, held });
             }
             (Stored::Plan(plan), Values::Many(columns)) => {
                 self.database.admit_write(plan.verb)?;
                 self.admit(self.open.lock().await.as_ref(), plan)?;
                 let row = self.database.call_many(plan, columns, format, &self.cancel).await?;
-                return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1) });
+                return Ok(Answered { rows: vec![row], tag: plan.verb.tag(1), held: None });
             }
             (Stored::Query(query), Values::Plan(values)) => {
                 let scaled = query.for_values(values, who, |text, asker| self.database.query(text, asker))?;
                 let query = scaled.as_ref().unwrap_or(query);
                 let mut open = self.open.lock().await;
                 let (open, reader) = (open.as_mut(), &self.reader);
-                let rows = self.database.run_query(query, values, format, open, reader, &self.cancel).await?;
+                let ran = self.database.run_query(query, values, format, open, reader, self.asker(who)).await?;
+                let Answer { rows, held } = ran;
                 let tag = Verb::Select.tag(rows.len() as i64);
-                return Ok(Answered { rows, tag });
+                return Ok(Answered { rows, tag, held });
             }
             (Stored::Plan(plan), Values::Plan(values)) => (plan, values),
             _ => return Err(refuse("XX000", "the values are those of another statement")),

@@ -6,7 +6,7 @@ use lockwork_database::sql::{Kind, SqlError, Statement, statements};
 use pgwire::api::Type;
 
 use super::Session;
-use crate::catalog::{self, Asker};
+use crate::catalog;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::known::{Who, known, wants_one_moment};
@@ -132,7 +132,7 @@ impl Session {
             }
             None => {}
         }
-        if let Some(asked) = self.database.asked(piece, Asker { who, cancel: &self.cancel }).await {
+        if let Some(asked) = self.database.asked(piece, self.asker(who)).await {
             reading.go_on(behind);
             let refused = |refusal: Refusal| {
                 // What neither knows is what a query without tables found first.

@@ -79,10 +79,13 @@ where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
 {
-    for row in answered.rows {
+    let Answered { rows, tag, held } = answered;
+    for row in rows {
         client.feed(Message::DataRow(row)).await?;
     }
-    Ok(client.feed(Message::CommandComplete(CommandComplete::new(answered.tag))).await?)
+    // The client has taken them, but for what is on its way.
+    drop(held);
+    Ok(client.feed(Message::CommandComplete(CommandComplete::new(tag))).await?)
 }
 
 #[async_trait]
