@@ -31,13 +31,18 @@ pub enum KeyError {
     },
 }
 
-/// How to make a file that is not there, so that only its owner reads it.
+/// How to make a file that is not there.
 fn hint(path: &Path, error: &std::io::Error) -> String {
     if error.kind() != std::io::ErrorKind::NotFound {
         return String::new();
     }
-    let path = path.display();
-    format!("; make one with: (umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path})")
+    format!("; make one with: {}", command(path))
+}
+
+/// The shell command that makes a key file which only its owner can read.
+#[must_use]
+pub fn command(path: &Path) -> String {
+    format!("(umask 077; head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {})", path.display())
 }
 
 /// More than a key with white space around it needs.

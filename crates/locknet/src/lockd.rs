@@ -115,6 +115,13 @@ fn first_token(now: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).map_or(0, |ms| (ms & ((1 << 41) - 1)) << 23)
 }
 
+/// Where sessions begin, which is to be elsewhere than with the daemon before, and the key of their order.
+fn random_sessions() -> (u32, u128) {
+    // The system's random numbers, through SipHash.
+    let random = || RandomState::new().build_hasher().finish();
+    (random() as u32, u128::from(random()) << 64 | u128::from(random()))
+}
+
 /// A daemon does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -220,13 +227,13 @@ impl<P: DataPlane> Lockd<P> {
         let first_token = first_token(SystemTime::now());
         plane.begin_tokens(first_token);
         let opens = if options.fresh { 0 } else { u64::from(options.lease_ms) * 1_000_000 };
-        // Any number will do that the daemon before did not use.
-        let first_session = RandomState::new().build_hasher().finish() as u32;
+        let (first_session, session_key) = random_sessions();
+        let config = Config { first_token, session_key, ..Config::new(options.lease_ms, first_session) };
         Ok(Self {
             heirs: Heirs::new(service),
             naming: Naming::new(options, service),
             endpoint,
-            registry: Registry::new(Config { first_token, ..Config::new(options.lease_ms, first_session) }, service),
+            registry: Registry::new(config, service),
             settings: Settings { writers_first: options.writers_first },
             key: options.key,
             spin: options.spin,

@@ -151,7 +151,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// One who holds a lock or waits for it, as an agent tells people: the 16 bytes of a [`Waiter`], with 1 in byte 3 if it
-/// holds.
+/// holds. The registry sends it on without the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participant {
     /// Who.
@@ -173,6 +173,12 @@ impl Participant {
             bytes.extend_from_slice(&who.request.to_le_bytes());
         }
         bytes
+    }
+
+    /// Overwrites the sessions in a body with zeros. Whoever asks about a lock needs no session, and the registry
+    /// answers everybody: with the session of a holder, another client could send packets in its name.
+    pub(crate) fn hide_sessions(body: &mut [u8]) {
+        body.chunks_exact_mut(Waiter::BYTES).for_each(|one| one[4..8].fill(0));
     }
 
     /// From a body.

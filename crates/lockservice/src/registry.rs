@@ -32,12 +32,13 @@ mod broadcast;
 mod joining;
 mod machines;
 mod recovery;
+mod sessions;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use crate::beyond::{MOST_LOCKS, Manager, Managers};
-use crate::control::{Service, Summary};
+use crate::control::{ALL_LOCKS, Participant, Service, Summary};
 use crate::decider::{Sessions, Store};
 use crate::packet::{GRANTED, Kind, Packet, Problem};
 use crate::word::{Machine, Word};
@@ -67,9 +68,12 @@ pub struct Config {
     /// Tokens of locks that managers keep begin above this, and above what the time adds:
     /// [`TOKENS_A_MS`](crate::beyond::TOKENS_A_MS).
     pub first_token: u64,
-    /// The session before the first; take it at random, so that a restarted registry knows no session of the former
-    /// one.
+    /// Where the numbering of sessions begins, in the bits below the era. Take it at random, so that a restarted
+    /// registry knows no session of the former one.
     pub first_session: u32,
+    /// The order in which sessions are given out. Take it at random, so that no client can compute the session of
+    /// another from its own.
+    pub session_key: u128,
 }
 
 impl Config {
@@ -86,6 +90,7 @@ impl Config {
             recorded: false,
             first_token: 0,
             first_session,
+            session_key: 0,
         }
     }
 }
@@ -148,6 +153,8 @@ pub struct Counters {
     pub full: u64,
     /// Packets of sessions that are not there.
     pub strangers: u64,
+    /// LEAVE packets that were ignored: they came from another address than the one that their session joined from.
+    pub foreign_leaves: u64,
     /// Locks freed because their holder was gone.
     pub freed: u64,
     /// Locks adopted because their agent was gone.
@@ -233,7 +240,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         Self {
             config,
             service,
-            machines: Machines::new(service.profile.last_machine(), config.first_session),
+            machines: Machines::new(service.profile.last_machine(), config.first_session, config.session_key),
             dead: Vec::new(),
             scan: None,
             untold: VecDeque::new(),
@@ -271,6 +278,8 @@ impl<A: Copy + Eq + Hash> Registry<A> {
                 self.machines.renew(packet.sender, now.saturating_add(self.config.lease_ns));
                 self.answer(address, packet, Kind::Renewed);
             }
+            // Whoever guesses a session must not be able to end it.
+            Kind::Leave if address != from => self.counters.foreign_leaves += 1,
             Kind::Leave => {
                 self.counters.left += 1;
                 self.answer(address, packet, Kind::Left);
@@ -287,8 +296,13 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             }
             Kind::Status => {
                 if let Some(curious) = self.curious.get(&packet.request) {
-                    let packet = Packet { request: curious.request, target: Machine(0), session: 0, ..*packet };
-                    self.outgoing.push_back((curious.address, packet, body.to_vec()));
+                    let (request, target) = (curious.request, Machine(0));
+                    let packet = Packet { request, target, session: 0, requester_session: 0, ..*packet };
+                    let mut body = body.to_vec();
+                    if packet.lock != ALL_LOCKS {
+                        Participant::hide_sessions(&mut body);
+                    }
+                    self.outgoing.push_back((curious.address, packet, body));
                 }
             }
             _ => {}

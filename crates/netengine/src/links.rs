@@ -2,14 +2,20 @@
 //! secret.
 //!
 //! ```text
-//! both:  "LWKPART1"  from (2)  to (2)  members (2)  zero (2)  first call wanted (8)  first call run (8)  nonce (32)
-//!        cluster (16)
-//! both:  BLAKE3 keyed by the secret, of the other's 80 bytes and one's own
+//! connects: "LWKPART2"  from (2)  to (2)  members (2)  zero (18)  nonce (32)  cluster (16)
+//! accepts:  the same, once it has read that
+//! connects: first call wanted (8)  first call run (8)  proof (32)
+//! accepts:  the same, once it has verified that
 //! ```
 //!
-//! then frames ([`message`](crate::message)). Of two members the one with the greater number connects. Who connects
-//! again says from which call on it wants to hear what was said. A member that began behind that call cannot say it:
-//! it began with a checkpoint that is newer than that of the other, which has to begin again, with the newer one.
+//! then frames ([`message`](crate::message)). A proof is BLAKE3, keyed by the secret, of the role of who proves and of
+//! everything before it, in both directions. So it holds for two members, two nonces and one direction: sent back, or
+//! sent on to another member, it proves nothing. Who accepts proves nothing to anybody that has not proved itself
+//! first. Who connects does, because one of both has to be first; what it sends serves for this connection only.
+//!
+//! Of two members the one with the greater number connects. Who connects again says from which call on it wants to hear
+//! what was said. A member that began behind that call cannot say it: it began with a checkpoint that is newer than
+//! that of the other, which has to begin again, with the newer one.
 //!
 //! What follows is neither encrypted nor authenticated any more: the network between members is to be one's own.
 
@@ -19,15 +25,25 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::member::{Arrival, Arrivals};
 use crate::stream::{Stream, poll, poll_of};
 
-const MAGIC: &[u8; 8] = b"LWKPART1";
+/// Followed by one digit: the version of this protocol.
+const MAGIC: &[u8; 7] = b"LWKPART";
+const VERSION: u8 = b'2';
+/// As long as in version 1, so that a node of that version understands that this one is of another.
 const HELLO: usize = 80;
-/// How long the other side may take for its part of a handshake.
+const PROOF: usize = 32;
+/// First call wanted, first call run, proof.
+const PROVED: usize = 16 + PROOF;
+/// How long connecting may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a handshake may take, whatever the other side sends and however slowly.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Handshakes with who connects, at a time. More connections are closed: members try again.
+const MAX_HANDSHAKES: usize = 64;
 /// How long before the next try to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long it takes to notice that links are to end.
@@ -108,18 +124,29 @@ impl Making {
     }
 
     fn accept(&self, listener: &TcpListener) {
+        let mut greeting = Vec::new();
         while !self.is_ended() {
             if poll(&mut [poll_of(listener.as_raw_fd(), libc::POLLIN)], TICK_MS).is_err() {
                 std::thread::sleep(PAUSE);
             }
-            // One after the other: there are few, and each has a limit.
+            greeting.retain(|thread: &JoinHandle<()>| !thread.is_finished());
             while let Ok((stream, _)) = listener.accept() {
-                if let Ok((number, arrival)) = self.greet(stream, None) {
-                    debug_assert_ne!(number, usize::from(self.members.me));
-                    self.arrivals.come(arrival);
+                if greeting.len() >= MAX_HANDSHAKES {
+                    continue;
                 }
+                // Whoever connects and says nothing must not keep members waiting.
+                let making = self.clone();
+                let greet = move || {
+                    if let Ok((number, arrival)) = making.greet(stream, None) {
+                        debug_assert_ne!(number, usize::from(making.members.me));
+                        making.arrivals.come(arrival);
+                    }
+                };
+                // Where the system has no thread to spare, it is as if the connection had not been made.
+                greeting.extend(std::thread::Builder::new().name("lockwork-greet".into()).spawn(greet));
             }
         }
+        greeting.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Connects to member `number` whenever there is no connection.
@@ -150,31 +177,92 @@ impl Making {
         Err(last)
     }
 
-    /// The handshake; `expected` is who should be at the other end, if that is known.
-    fn greet(&self, mut stream: TcpStream, expected: Option<usize>) -> io::Result<(usize, Arrival)> {
-        let refuse = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    /// The handshake; `expected` is who should be at the other end, if this member connects.
+    fn greet(&self, stream: TcpStream, expected: Option<usize>) -> io::Result<(usize, Arrival)> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
+        let mut link = Handshake { stream, deadline: Instant::now() + HANDSHAKE_LIMIT, ended: &self.ended };
+        let wanted = self.wanted.load(Ordering::Acquire);
+        let mine = [wanted.to_le_bytes(), self.members.begun.to_le_bytes()].concat();
+        let key = &self.members.key;
+        let mut transcript = Vec::with_capacity(2 * HELLO + PROVED);
+        let (from, theirs) = match expected {
+            Some(number) => {
+                let hello = self.hello(number as u16)?;
+                link.send(&hello)?;
+                let theirs = link.receive::<HELLO>()?;
+                transcript.extend(hello);
+                transcript.extend(theirs);
+                let from = self.check_hello(&theirs, expected)?;
+                link.send(&prove(key, CONNECTS, &mut transcript, &mine))?;
+                let theirs = link.receive::<PROVED>().map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => refuse(
+                        "it closes the connection instead of proving itself: perhaps it has another secret".into(),
+                    ),
+                    _ => error,
+                })?;
+                verify(key, ACCEPTS, &mut transcript, &theirs)?;
+                (from, theirs)
+            }
+            None => {
+                let theirs = link.receive::<HELLO>()?;
+                if theirs[..MAGIC.len()] != *MAGIC {
+                    return Err(refuse(NO_MEMBER.into()));
+                }
+                // Also to one of another version or cluster, so that it can say why it is refused.
+                let hello = self.hello(u16::from_le_bytes([theirs[8], theirs[9]]))?;
+                link.send(&hello)?;
+                transcript.extend(theirs);
+                transcript.extend(hello);
+                let from = self.check_hello(&theirs, None)?;
+                let theirs = link.receive::<PROVED>()?;
+                verify(key, CONNECTS, &mut transcript, &theirs)?;
+                link.send(&prove(key, ACCEPTS, &mut transcript, &mine))?;
+                (from, theirs)
+            }
+        };
+        let long = |at: usize| u64::from_le_bytes(theirs[at..at + 8].try_into().expect("eight bytes"));
+        let (their_wanted, their_begun) = (long(0), long(8));
+        if their_begun > wanted {
+            let why = format!("part {} has begun with a newer checkpoint; begin again", from + 1);
+            self.arrivals.end(why.clone());
+            return Err(refuse(why));
+        }
+        notice_silence(&link.stream)?;
+        let stream = Stream::of(OwnedFd::from(link.stream))?;
+        Ok((from, Arrival { number: from, stream, from: their_wanted }))
+    }
+
+    /// What this member says first to member `to`.
+    fn hello(&self, to: u16) -> io::Result<[u8; HELLO]> {
         let members = &*self.members;
-        let count = members.addresses.len() as u16;
         let mut hello = [0; HELLO];
-        hello[..8].copy_from_slice(MAGIC);
+        hello[..7].copy_from_slice(MAGIC);
+        hello[7] = VERSION;
         hello[8..10].copy_from_slice(&members.me.to_le_bytes());
-        // Who accepts learns who connects, and does not say whom it expects.
-        hello[10..12].copy_from_slice(&expected.map_or(u16::MAX, |number| number as u16).to_le_bytes());
-        hello[12..14].copy_from_slice(&count.to_le_bytes());
-        hello[16..24].copy_from_slice(&self.wanted.load(Ordering::Acquire).to_le_bytes());
-        hello[24..32].copy_from_slice(&members.begun.to_le_bytes());
+        hello[10..12].copy_from_slice(&to.to_le_bytes());
+        hello[12..14].copy_from_slice(&(members.addresses.len() as u16).to_le_bytes());
         getrandom::fill(&mut hello[32..64]).map_err(|error| io::Error::other(error.to_string()))?;
         hello[64..80].copy_from_slice(&members.cluster);
-        stream.write_all(&hello)?;
-        let mut theirs = [0; HELLO];
-        stream.read_exact(&mut theirs)?;
+        Ok(hello)
+    }
+
+    /// Who says so, if it may be at the other end.
+    fn check_hello(&self, theirs: &[u8; HELLO], expected: Option<usize>) -> io::Result<usize> {
+        let members = &*self.members;
+        let count = members.addresses.len() as u16;
         let short = |at: usize| u16::from_le_bytes([theirs[at], theirs[at + 1]]);
-        if &theirs[..8] != MAGIC {
-            return Err(refuse("what answers there is no member of a divided cluster, or of another version".into()));
+        if theirs[..MAGIC.len()] != *MAGIC {
+            return Err(refuse(NO_MEMBER.into()));
+        }
+        if theirs[7] != VERSION {
+            return Err(refuse(format!(
+                "it speaks version '{}' of the protocol between members, and this node version '{}': upgrade all nodes \
+                 together",
+                theirs[7].escape_ascii(),
+                char::from(VERSION)
+            )));
         }
         if theirs[64..80] != members.cluster {
             return Err(refuse("it is a member of another cluster".into()));
@@ -183,40 +271,93 @@ impl Making {
         if their_count != count {
             return Err(refuse(format!("it says that there are {their_count} partitions, and here {count} are named")));
         }
-        let is_expected = match expected {
+        let in_place = match expected {
             Some(number) => usize::from(from) == number,
-            None => from > members.me && from < count && to == members.me,
+            None => from > members.me && from < count,
         };
-        if !is_expected {
+        if !in_place {
             return Err(refuse(format!("it has partition {}, which is not its place", u32::from(from) + 1)));
         }
-        stream.write_all(proof(&members.key, &theirs, &hello).as_bytes())?;
-        let mut proved = [0; 32];
-        stream.read_exact(&mut proved)?;
-        if proof(&members.key, &hello, &theirs) != proved {
-            return Err(refuse("it has another secret".into()));
+        if to != members.me {
+            return Err(refuse(format!("it looks for partition {}, and this is another", u32::from(to) + 1)));
         }
-        let long = |at: usize| u64::from_le_bytes(theirs[at..at + 8].try_into().expect("eight bytes"));
-        let (wanted, begun) = (long(16), long(24));
-        if begun > u64::from_le_bytes(hello[16..24].try_into().expect("eight bytes")) {
-            let why = format!("part {} has begun with a newer checkpoint; begin again", u32::from(from) + 1);
-            self.arrivals.end(why.clone());
-            return Err(refuse(why));
-        }
-        notice_silence(&stream)?;
-        let stream = Stream::of(OwnedFd::from(stream))?;
-        Ok((usize::from(from), Arrival { number: from.into(), stream, from: wanted }))
+        Ok(from.into())
     }
 }
 
-/// What who said `mine` says to who said `theirs`.
-fn proof(key: &[u8; 32], theirs: &[u8; HELLO], mine: &[u8; HELLO]) -> blake3::Hash {
-    blake3::Hasher::new_keyed(key).update(theirs).update(mine).finalize()
+const NO_MEMBER: &str = "what answers there is no member of a divided cluster";
+/// The roles, which make proofs of both directions different.
+const CONNECTS: &[u8; 8] = b"connects";
+const ACCEPTS: &[u8; 8] = b"accepts ";
+
+fn refuse(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// Appends what this member says of itself to the transcript, and returns it with the proof.
+fn prove(key: &[u8; 32], role: &[u8; 8], transcript: &mut Vec<u8>, says: &[u8]) -> Vec<u8> {
+    transcript.extend(says);
+    let proof = proof(key, role, transcript);
+    transcript.extend(proof.as_bytes());
+    [says, proof.as_bytes()].concat()
+}
+
+/// Appends what the other side says of itself to the transcript.
+///
+/// # Errors
+/// If it does not prove that it knows the secret.
+fn verify(key: &[u8; 32], role: &[u8; 8], transcript: &mut Vec<u8>, theirs: &[u8; PROVED]) -> io::Result<()> {
+    let (says, proved) = theirs.split_at(PROVED - PROOF);
+    transcript.extend(says);
+    let proof = proof(key, role, transcript);
+    transcript.extend(proved);
+    // Such a comparison takes equally long wherever they differ.
+    if proof == <[u8; PROOF]>::try_from(proved).expect("32 bytes") {
+        return Ok(());
+    }
+    Err(refuse("it has another secret".into()))
+}
+
+fn proof(key: &[u8; 32], role: &[u8; 8], transcript: &[u8]) -> blake3::Hash {
+    blake3::Hasher::new_keyed(key).update(role).update(transcript).finalize()
+}
+
+/// A connection of which nothing is known yet.
+struct Handshake<'a> {
+    stream: TcpStream,
+    deadline: Instant,
+    ended: &'a AtomicBool,
+}
+
+impl Handshake<'_> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// So many bytes, if they come before the deadline.
+    fn receive<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let (mut bytes, mut at) = ([0; N], 0);
+        self.stream.set_read_timeout(Some(Duration::from_millis(TICK_MS as u64)))?;
+        while at < N {
+            if self.ended.load(Ordering::Acquire) || Instant::now() >= self.deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the other side does not finish its handshake"));
+            }
+            match self.stream.read(&mut bytes[at..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => at += read,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(bytes)
+    }
 }
 
 /// The key of a secret.
 pub(crate) fn key(secret: &[u8]) -> [u8; 32] {
-    blake3::derive_key("lockwork members of a divided cluster 1", secret)
+    blake3::derive_key("lockwork members of a divided cluster 2", secret)
 }
 
 /// Has the system find out about others that are gone without a word.
@@ -239,6 +380,7 @@ fn notice_silence(stream: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     fn members(me: u16, addresses: &[String], cluster: u8, secret: &[u8]) -> Members {
         Members { me, addresses: addresses.to_vec(), cluster: [cluster; 16], key: key(secret), begun: 0 }
@@ -275,9 +417,177 @@ mod tests {
     #[test]
     fn others_are_refused_and_told_why() {
         assert!(meet([7, 8], [b"s", b"s"]).unwrap_err().contains("another cluster"));
-        // Which of the two ends the handshake first is not certain.
         let other = meet([7, 7], [b"s", b"t"]).unwrap_err();
-        assert!(other.contains("another secret") || other.contains("reset") || other.contains("fill"), "{other}");
+        assert!(other.contains("another secret"), "{other}");
+    }
+
+    /// A member on its own, which listens; `addresses` are those of all.
+    fn alone(me: u16, addresses: &[String], listener: &TcpListener) -> (Arc<Arrivals>, Vec<UnixStream>, Links) {
+        let (arrivals, rings) = Arrivals::new(addresses.len()).unwrap();
+        let arrivals = Arc::new(arrivals);
+        let links = Links::start(members(me, addresses, 7, b"s"), listener, arrivals.clone(), Arc::default()).unwrap();
+        (arrivals, vec![rings], links)
+    }
+
+    /// A hello that is right but for what the test changes.
+    fn hello(from: u16, to: u16, count: u16) -> [u8; HELLO] {
+        let mut hello = [0; HELLO];
+        hello[..8].copy_from_slice(b"LWKPART2");
+        hello[8..10].copy_from_slice(&from.to_le_bytes());
+        hello[10..12].copy_from_slice(&to.to_le_bytes());
+        hello[12..14].copy_from_slice(&count.to_le_bytes());
+        hello[32..64].fill(0x5A);
+        hello[64..80].fill(7);
+        hello
+    }
+
+    /// All that the other side sends until it closes the connection.
+    fn rest(stream: &mut TcpStream) -> Vec<u8> {
+        let mut answer = Vec::new();
+        // One that is closed with bytes unread is reset.
+        drop(stream.read_to_end(&mut answer));
+        answer
+    }
+
+    #[test]
+    fn nothing_is_proved_to_who_has_proved_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (arrivals, _rings, links) = alone(0, &[address.to_string(), String::new()], &listener);
+        // Of those who accept: one who says hello and waits, and one who guesses.
+        for proved in [&[][..], &[0; PROVED]] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&hello(1, 0, 2)).unwrap();
+            let mut theirs = [0; HELLO];
+            stream.read_exact(&mut theirs).unwrap();
+            assert_eq!(theirs[..8], *b"LWKPART2");
+            stream.write_all(proved).unwrap();
+            if proved.is_empty() {
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            assert_eq!(rest(&mut stream), b"", "it proves what it knows");
+        }
+        assert!(!arrivals.is_connected(1));
+        drop(links);
+    }
+
+    #[test]
+    fn one_of_the_version_before_is_refused_and_says_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let old = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let addresses = [old.local_addr().unwrap().to_string(), address.to_string(), String::new()];
+        let (arrivals, _rings, links) = alone(1, &addresses, &listener);
+        // It connects: it gets a hello, whose version it does not know, and no more.
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut old_hello = hello(2, 1, 3);
+        old_hello[7] = b'1';
+        stream.write_all(&old_hello).unwrap();
+        let answer = rest(&mut stream);
+        assert!(answer.len() == HELLO && answer.starts_with(b"LWKPART2"), "{answer:?}");
+        // It accepts.
+        let (mut stream, _) = old.accept().unwrap();
+        let mut old_hello = hello(0, 1, 3);
+        old_hello[7] = b'1';
+        stream.write_all(&old_hello).unwrap();
+        let said = rest(&mut stream);
+        assert_eq!(said.len(), HELLO, "it proves what it knows");
+        loop {
+            if let Some(trouble) = arrivals.trouble(0) {
+                assert!(trouble.contains("version '1'") && trouble.contains("upgrade all nodes"), "{trouble}");
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(links);
+    }
+
+    /// Passes all bytes on, except that `there` and `back` may change the two hellos, until either side closes.
+    fn relay(stream: TcpStream, to: &str, there: impl FnOnce(&mut [u8; HELLO]), back: impl FnOnce(&mut [u8; HELLO])) {
+        let (mut near, mut far) = (stream, TcpStream::connect(to).unwrap());
+        let mut hello = [0; HELLO];
+        near.read_exact(&mut hello).unwrap();
+        there(&mut hello);
+        far.write_all(&hello).unwrap();
+        if far.read_exact(&mut hello).is_ok() {
+            back(&mut hello);
+            drop(near.write_all(&hello));
+        }
+        let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        let back = std::thread::spawn(move || {
+            drop(io::copy(&mut back_from, &mut back_to));
+            drop(back_to.shutdown(std::net::Shutdown::Both));
+        });
+        drop(io::copy(&mut near, &mut far));
+        drop(far.shutdown(std::net::Shutdown::Both));
+        back.join().unwrap();
+    }
+
+    #[test]
+    fn a_proof_is_no_use_at_another_member_or_at_who_made_it() {
+        let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let (zero, one, two, thief) = (bind(), bind(), bind(), bind());
+        let none = String::new;
+        let (at_zero, _rings_0, _links_0) = alone(0, &[address(&zero), none(), none(), none()], &zero);
+        let (at_one, _rings_1, _links_1) = alone(1, &[none(), address(&one), none(), none()], &one);
+        // Member 2 is told that the thief's address is that of member 0, and connects to it again and again.
+        let (at_two, _rings_2, links_2) = alone(2, &[address(&thief), none(), address(&two), none()], &two);
+        let set = |at: usize, number: u16| {
+            move |hello: &mut [u8; HELLO]| hello[at..at + 2].copy_from_slice(&number.to_le_bytes())
+        };
+        let next = || thief.accept().unwrap().0;
+        let nobody_came = || (0..4).all(|number| !at_one.is_connected(number) && !at_two.is_connected(number));
+        // Sent on to another member: as it is, with the number of that one, and with its answer as that of member 0.
+        relay(next(), &address(&one), |_| (), |_| ());
+        assert!(nobody_came());
+        relay(next(), &address(&one), set(10, 1), |_| ());
+        assert!(nobody_came());
+        relay(next(), &address(&one), set(10, 1), set(8, 0));
+        assert!(nobody_came());
+        // Sent back to who made it: as it is, and as if it came from member 3, with an answer as of member 0.
+        relay(next(), &address(&two), |_| (), |_| ());
+        assert!(nobody_came());
+        let from_three = |hello: &mut [u8; HELLO]| {
+            set(8, 3)(hello);
+            set(10, 2)(hello);
+        };
+        let to_two = |hello: &mut [u8; HELLO]| {
+            set(8, 0)(hello);
+            set(10, 2)(hello);
+        };
+        relay(next(), &address(&two), from_three, to_two);
+        assert!(nobody_came());
+        // Both see the same hellos only where nothing is changed: between the two that it is for.
+        std::thread::scope(|scope| {
+            let stream = next();
+            let passes = scope.spawn(|| relay(stream, &address(&zero), |_| (), |_| ()));
+            while !(at_two.is_connected(0) && at_zero.is_connected(2)) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(links_2);
+            // What has come is closed.
+            drop((at_zero.take_new(), at_two.take_new()));
+            passes.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nobody_waiting() {
+        let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+        // They are first in the listener's queue.
+        let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(&addresses[0]).unwrap()).collect();
+        let (arrivals, _rings, _links) = alone(0, &addresses, &listeners[0]);
+        let (_others, _other_rings, _other_links) = alone(1, &addresses, &listeners[1]);
+        while !arrivals.is_connected(1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let open = |mut stream: TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        assert!(silent.into_iter().any(open), "the member came in when all of them had been sent away");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(crate) fn begin(
     let failed = |error: Unreachable| Error::Unreachable(error.to_string());
     let extent = journal.extent().map_err(failed)?;
     let newest = journal.checkpoints().map_err(failed)?.last().copied();
-    if newest.unwrap_or(0) + 1 < extent.first {
+    if newest.unwrap_or(0).saturating_add(1) < extent.first {
         let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
         return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
     }

@@ -85,6 +85,8 @@ pub(crate) struct Decoder<S> {
     pub(crate) compares: bool,
     /// Whether records are those of nodes that have parts of the tables.
     pub(crate) divided: bool,
+    /// Calls of a record, at most: those without arguments take no bytes, so its length does not bound them.
+    pub(crate) max_calls: usize,
     /// Bytes of the log since the last item.
     bytes: u64,
     covered: u64,
@@ -104,6 +106,7 @@ impl<S: Sink> Decoder<S> {
             open: None,
             compares: true,
             divided: false,
+            max_calls: usize::MAX,
             bytes: 0,
             covered,
             records: 0,
@@ -204,11 +207,15 @@ impl<S: Sink> Decoder<S> {
         let catalogue = std::mem::take(&mut self.catalogue);
         let bytes = catalogue.block_bytes();
         let capacity = (MERGED_BYTES / bytes.next_multiple_of(64)).clamp(1, MERGED_CALLS);
-        let mut trouble = None;
+        let (mut trouble, mut count, max_calls) = (None, 0_usize, self.max_calls);
         let outcome = runs(
             payload,
             |procedure| catalogue.arguments(procedure),
             |run| {
+                count = count.saturating_add(run.count);
+                if count > max_calls {
+                    return Err(format!("{count} calls or more; a record has at most {max_calls}"));
+                }
                 for index in 0..run.count {
                     if self.batch.as_ref().is_some_and(|batch| batch.len() == batch.capacity())
                         && let Err(error) = self.flush()

@@ -6,15 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lockwork_engine::{EngineKind, Options as EngineOptions, create};
+use lockwork_memory::Pages;
+use lockwork_storage::Digest;
 
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::format::file::{FileHeader, FileKind};
-use crate::format::frame;
+use crate::format::file::{self, FileHeader, FileKind};
+use crate::format::frame::{self, Frame};
+use crate::format::items::{End, Rows, outcomes, short_outcomes};
 use crate::io::simulated::SimulatedDisk;
+use crate::journal::Journal;
+use crate::journal::message::{self, Chain};
+use crate::journal::simulated::SimulatedJournal;
 use crate::options::Options;
 use crate::sequencer::Sequencer;
-use crate::{Definition, RecordKind, inspect};
+use crate::{Definition, NodeOptions, RecordKind, inspect};
 
 const DATABASE: u64 = 7;
 
@@ -63,11 +69,18 @@ fn frames(mut bytes: &[u8], salt: u32, first: u64) -> Vec<u8> {
         RecordKind::End,
         RecordKind::Indexed,
         RecordKind::RequestIds,
+        RecordKind::Sizes,
+        RecordKind::Chain,
+        RecordKind::Streams,
+        RecordKind::Answered,
+        RecordKind::Digest,
+        RecordKind::Epoch,
+        RecordKind::Ordered,
     ];
     let (mut out, mut number) = (Vec::new(), first);
     while let [kind, length, rest @ ..] = bytes {
         let (payload, after) = rest.split_at(usize::from(*length).min(rest.len()));
-        match kinds.get(usize::from(*kind % 9)) {
+        match kinds.get(usize::from(*kind) % (kinds.len() + 1)) {
             Some(&kind) => {
                 frame::put(&mut out, salt, kind, number, u32::from(*length & 1), |out| out.extend(payload));
                 number += u64::from(kind != RecordKind::Durable);
@@ -113,6 +126,209 @@ pub fn definition(bytes: &[u8]) {
         definition.encode(&mut again);
         assert_eq!(again, bytes, "a definition has one form");
     }
+}
+
+/// Any bytes as the messages of a journal: a node has what they say, or stops with a place.
+///
+/// # Panics
+/// When it does not hold.
+pub fn journal(bytes: &[u8]) {
+    let framed = frames(bytes, 0, 2);
+    let mut all =
+        vec![Message { database: DATABASE, epoch: 1, piece: Piece::new(RecordKind::Epoch, 1, b"a".to_vec()) }];
+    let pieces = Piece::all_of(&framed);
+    let mut epoch = 1;
+    all.extend(pieces.into_iter().map(|piece| {
+        epoch += u64::from(piece.kind == Piece::kind(RecordKind::Epoch));
+        Message { database: DATABASE, epoch, piece }
+    }));
+    let journal = SimulatedJournal::new(1);
+    journal.append(1, &put_messages_together(&all)).1.expect("it has no faults");
+    drop(joins_journal(&journal));
+}
+
+/// What a node has that begins with this journal.
+///
+/// # Errors
+/// As [`Sequencer::join`].
+///
+/// # Panics
+/// When another node that reads them has something else.
+pub fn joins_journal(journal: &SimulatedJournal) -> Result<Digest, Error> {
+    let join = || {
+        let options = EngineOptions { threads: 1, pages: Pages::Plain, ..EngineOptions::default() };
+        let engine = create(EngineKind::Serial, options).expect("a serial engine");
+        let node = NodeOptions { may_lead: false, ..NodeOptions::new("fuzz") };
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let journal = Arc::new(journal.another());
+        Sequencer::join(journal, disk, Path::new("/n"), Options::default(), node, engine, &mut |_| ())
+    };
+    match join() {
+        Ok((node, _)) => {
+            let digest = node.digest().expect("a node that has begun has a digest");
+            node.close().expect("nothing fails");
+            let (again, _) = join().expect("what one node has read another reads");
+            assert_eq!(again.digest().ok(), Some(digest));
+            Ok(digest)
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty(), "an error says what is wrong");
+            Err(error)
+        }
+    }
+}
+
+/// A frame that was taken apart, and whose every field can be anything when it is put together again with the right
+/// checksums: what is behind them is to be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The byte of its kind.
+    pub kind: u8,
+    /// Its number.
+    pub number: u64,
+    /// How far durability was behind.
+    pub behind: u32,
+    /// The length in its header, if that is not the one of its payload.
+    pub length: Option<u32>,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+impl Piece {
+    /// A sound one.
+    #[must_use]
+    pub fn new(kind: RecordKind, number: u64, payload: Vec<u8>) -> Self {
+        Self { kind: Self::kind(kind), number, behind: 0, length: None, payload }
+    }
+
+    /// The byte of a kind.
+    #[must_use]
+    pub fn kind(kind: RecordKind) -> u8 {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, 0, kind, 0, 0, |_| ());
+        bytes[13]
+    }
+
+    /// All sound ones at the beginning of `bytes`, whatever their salt.
+    fn all_of(mut bytes: &[u8]) -> Vec<Self> {
+        let mut all = Vec::new();
+        while let Some(salt) = bytes.get(8..12) {
+            let salt = u32::from_le_bytes(salt.try_into().expect("four bytes"));
+            let Some(frame) = Frame::decode(bytes, salt) else { break };
+            let Some(payload) = bytes.get(frame::BYTES..frame::BYTES + frame.length as usize) else { break };
+            let kind = bytes[13];
+            let (number, behind) = (frame.number, frame.behind);
+            all.push(Self { kind, number, behind, length: None, payload: payload.to_vec() });
+            bytes = bytes.get(frame.bytes()..).unwrap_or_default();
+        }
+        all
+    }
+
+    fn put(&self, out: &mut Vec<u8>, salt: u32) {
+        let start = out.len();
+        let length = self.length.unwrap_or(self.payload.len() as u32);
+        out.extend([0; 4]);
+        out.extend(crc32c::crc32c(&self.payload).to_le_bytes());
+        out.extend(salt.to_le_bytes());
+        out.extend([crate::VERSION as u8, self.kind, 0, 0]);
+        out.extend(self.number.to_le_bytes());
+        out.extend(self.behind.to_le_bytes());
+        out.extend(length.to_le_bytes());
+        let crc = crc32c::crc32c(&out[start + 4..]);
+        out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        out.extend(&self.payload);
+        out.resize(start + frame::whole(self.payload.len()), 0);
+    }
+}
+
+/// The header of a file of frames, and these.
+///
+/// # Panics
+/// When it has no header.
+#[must_use]
+pub fn take_apart(file: &[u8]) -> ([u8; file::BYTES], Vec<Piece>) {
+    let (header, rest) = file.split_first_chunk().expect("a header");
+    (*header, Piece::all_of(rest))
+}
+
+/// A file of frames with the right checksums.
+#[must_use]
+pub fn put_together(mut header: [u8; file::BYTES], pieces: &[Piece]) -> Vec<u8> {
+    let crc = crc32c::crc32c(&header[..60]).to_le_bytes();
+    header[60..].copy_from_slice(&crc);
+    let mut bytes = header.to_vec();
+    pieces.iter().for_each(|piece| piece.put(&mut bytes, u32::from_le_bytes(crc)));
+    bytes
+}
+
+/// Makes the end of a checkpoint true, as far as what is before it can be read, and numbers its frames.
+pub fn settle(pieces: &mut [Piece]) {
+    let mut end = End::default();
+    for (number, piece) in pieces.iter_mut().enumerate() {
+        piece.number = number as u64;
+        let is = |kind| piece.kind == Piece::kind(kind);
+        if is(RecordKind::Definition) {
+            end.definitions += 1;
+        } else if is(RecordKind::Rows)
+            && let Ok(rows) = Rows::decode(&piece.payload)
+        {
+            end.rows += rows.count() as u64;
+            end.digest = end.digest.combine(Digest::of_rows(rows.table, rows.image_bytes, rows.images));
+        } else if is(RecordKind::RequestIds) {
+            let mut count = 0;
+            if outcomes(&piece.payload, |_| (), |_, _| count += 1).is_ok() {
+                end.requests += count;
+            }
+        } else if is(RecordKind::Requests) {
+            end.requests += short_outcomes(&piece.payload).unwrap_or(0);
+        } else if is(RecordKind::End)
+            && let Ok(End { logged, .. }) = End::decode(&piece.payload)
+        {
+            piece.payload.clear();
+            End { logged, ..end }.encode(&mut piece.payload);
+        }
+    }
+}
+
+/// A message that was taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The database in its header.
+    pub database: u64,
+    /// The epoch in its header.
+    pub epoch: u64,
+    /// Its frame.
+    pub piece: Piece,
+}
+
+/// Messages of a journal, taken apart.
+///
+/// # Panics
+/// When one is not sound.
+#[must_use]
+pub fn take_messages_apart(messages: &[Vec<u8>]) -> Vec<Message> {
+    let apart = |message: &Vec<u8>| {
+        let long = |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().expect("eight bytes"));
+        let piece = Piece::all_of(&message[message::BYTES..]).pop().expect("a sound frame");
+        Message { database: long(16), epoch: long(24), piece }
+    };
+    messages.iter().map(apart).collect()
+}
+
+/// Messages with the right checksums and hashes.
+#[must_use]
+pub fn put_messages_together(messages: &[Message]) -> Vec<Vec<u8>> {
+    let mut hash = [0; 32];
+    let mut together = |message: &Message| {
+        let Message { database, epoch, piece } = message;
+        let mut chain = Chain { database: *database, epoch: *epoch, hash };
+        let mut bytes = Vec::new();
+        piece.put(&mut bytes, message::salt(*database));
+        let message = chain.seal(&bytes);
+        hash = chain.hash;
+        message
+    };
+    messages.iter().map(&mut together).collect()
 }
 
 #[cfg(test)]

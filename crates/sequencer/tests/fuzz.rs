@@ -43,6 +43,11 @@ proptest! {
     }
 
     #[test]
+    fn any_journal_is_read_or_refused(bytes in frames()) {
+        fuzz::journal(&bytes);
+    }
+
+    #[test]
     fn any_bytes_do(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         fuzz::log(&bytes);
         fuzz::checkpoint(&bytes);

@@ -177,14 +177,15 @@ impl Counters {
         family("names_under_way", "gauge", help, &plain(self.names_under_way.get()));
         family("etcd_up", "gauge", "1 if etcd answers, or is not used.", &plain(self.etcd.get()));
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
-        let RegistryCounters { joined, left, expired, full, strangers, freed, adopted, sweeps, restored } =
-            slow.registry;
+        let RegistryCounters { joined, left, expired, full, strangers, foreign_leaves, .. } = slow.registry;
+        let RegistryCounters { freed, adopted, sweeps, restored, .. } = slow.registry;
         let registry = [
             ("sessions_joined_total", "Sessions begun.", joined),
             ("sessions_left_total", "Sessions ended by their machines.", left),
             ("sessions_expired_total", "Sessions ended because nothing was heard of them.", expired),
             ("joins_refused_total", "Processes turned away because no machine number was free.", full),
             ("strangers_total", "Control packets of sessions that are not there.", strangers),
+            ("foreign_leaves_total", "Packets that would have ended the session of another address.", foreign_leaves),
             ("locks_freed_total", "Locks freed because their holder was gone.", freed),
             ("locks_adopted_total", "Locks adopted because their agent was gone.", adopted),
             ("words_restored_total", "Words that came back from machines' reports.", restored),

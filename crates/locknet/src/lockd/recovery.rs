@@ -1,14 +1,13 @@
 //! A daemon that goes on where another ended, or is followed by none: see `lockwork_lockservice::report`.
 
-use super::Lockd;
 use super::racks::LOST_ETCD;
 use super::records::{Records, Roll};
+use super::{Lockd, random_sessions};
 use crate::plane::DataPlane;
 use lockwork_lockservice::packet::{Kind, Packet, Problem};
 use lockwork_lockservice::registry::{Config, Member, Registry};
 use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::Machine;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 
@@ -21,11 +20,12 @@ impl<P: DataPlane> Lockd<P> {
     /// have written nothing down.
     pub fn restore(&mut self, records: Box<dyn Records>, era: u32, members: Vec<Member<SocketAddr>>) {
         self.now = self.start.elapsed().as_nanos() as u64;
-        let first_session = in_era(RandomState::new().build_hasher().finish() as u32, era);
+        let (first_session, session_key) = random_sessions();
         let config = Config {
             recorded: true,
             first_token: self.first_token,
-            ..Config::new(self.service.lease_ms, first_session)
+            session_key,
+            ..Config::new(self.service.lease_ms, in_era(first_session, era))
         };
         self.naming.survived(members.iter().map(|member| member.session));
         self.registry = Registry::restore(self.now, config, self.service, members);

@@ -5,10 +5,10 @@
 //! Packets of a former owner that are still under way are then refused by their session, which is never the same twice.
 
 use super::recovery::Member;
+use super::sessions::SessionNumbers;
 use crate::decider::Sessions;
-use crate::report::{era, in_era};
 use crate::word::Machine;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 
 /// A machine that lives.
@@ -36,11 +36,13 @@ pub(super) struct Machines<A> {
     /// Numbers that were used, and from when on they may be again; sorted by that.
     quarantine: VecDeque<(u64, Machine)>,
     last: u16,
-    next_session: u32,
+    sessions: SessionNumbers,
+    /// Those of machines that live.
+    in_use: HashSet<u32>,
 }
 
 impl<A: Copy + Eq + Hash> Machines<A> {
-    pub(super) fn new(last: u16, first_session: u32) -> Self {
+    pub(super) fn new(last: u16, first_session: u32, session_key: u128) -> Self {
         Self {
             slots: vec![None],
             by_nonce: HashMap::new(),
@@ -48,7 +50,8 @@ impl<A: Copy + Eq + Hash> Machines<A> {
             leases: BTreeSet::new(),
             quarantine: VecDeque::new(),
             last,
-            next_session: first_session,
+            sessions: SessionNumbers::new(first_session, session_key),
+            in_use: HashSet::new(),
         }
     }
 
@@ -114,10 +117,9 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         } else {
             self.quarantine.pop_front();
         }
-        // 0 and 1 are the sessions of deciders and of the registry.
-        let counted = in_era(self.next_session.wrapping_add(1), 0).max(2);
-        self.next_session = in_era(counted, era(self.next_session));
-        let live = Live { session: self.next_session, address, nonce, expires, recorded: false, manages };
+        let session = self.sessions.next(|session| self.in_use.contains(&session));
+        self.in_use.insert(session);
+        let live = Live { session, address, nonce, expires, recorded: false, manages };
         self.slots[machine.0 as usize] = Some(live);
         self.joining.insert(address, machine);
         self.by_nonce.insert((address, nonce), machine);
@@ -141,8 +143,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
         }
         self.quarantine.retain(|(_, free)| *free != machine);
         self.slots[at] = Some(Live { session, address, nonce, expires, recorded: true, manages });
-        let newest = in_era(session, era(self.next_session));
-        self.next_session = self.next_session.max(newest);
+        self.in_use.insert(session);
         self.by_nonce.insert((address, nonce), machine);
         self.leases.insert((expires, machine));
         true
@@ -169,6 +170,7 @@ impl<A: Copy + Eq + Hash> Machines<A> {
             self.joining.remove(&live.address);
         }
         self.leases.remove(&(live.expires, machine));
+        self.in_use.remove(&live.session);
         Some(live)
     }
 

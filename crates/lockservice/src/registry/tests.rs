@@ -269,6 +269,34 @@ fn strangers_change_nothing_and_are_told_so() {
 }
 
 #[test]
+fn nobody_ends_the_session_of_another_address() {
+    let mut world = World::new(Profile::Wide);
+    let one = world.join(1);
+    for _ in 0..3 {
+        world.say(8, one, Kind::Leave, 1);
+        assert!(world.sent.is_empty(), "{:?}", world.sent);
+    }
+    world.pass(20);
+    assert_eq!(world.registry.session(one.0), Some(one.1));
+    assert_eq!((world.registry.counters().foreign_leaves, world.registry.counters().left), (3, 0));
+    world.say(1, one, Kind::Leave, 2);
+    assert_eq!(world.to(1, Kind::Left).len(), 1);
+    assert_eq!(world.registry.session(one.0), None);
+    // The answer was lost: it is given again, to whoever asks.
+    world.say(1, one, Kind::Leave, 2);
+    assert_eq!(world.to(1, Kind::Left).len(), 1);
+    assert_eq!((world.registry.counters().foreign_leaves, world.registry.counters().left), (3, 1));
+}
+
+#[test]
+fn a_session_does_not_tell_the_next() {
+    let mut world = World::new(Profile::Wide);
+    let sessions: Vec<u32> = (1..=200).map(|address| world.join(address).1).collect();
+    let close = sessions.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 100).count();
+    assert!(close < 5, "{close} of 199 sessions are within 100 of the one before");
+}
+
+#[test]
 fn questions_about_a_lock_reach_its_agent_and_come_back() {
     let mut world = World::new(Profile::Wide);
     let one = world.join(1);
@@ -283,13 +311,19 @@ fn questions_about_a_lock_reach_its_agent_and_come_back() {
         flags: GRANTED,
         sender: one.0,
         session: one.1,
+        requester: one.0,
+        requester_session: one.1,
         request: question.request,
         ..Packet::new(Kind::Status, 5)
     };
     world.registry.receive(world.now, &world.store, 1, &answer, &body);
     world.take();
     let (to, answer, sent) = world.sent.pop().unwrap();
-    assert!(to == 50 && answer.request == 4711 && answer.sender == one.0 && sent == body);
+    assert!(to == 50 && answer.request == 4711 && answer.sender == one.0 && answer.requester == one.0);
+    assert_eq!((answer.session, answer.requester_session), (0, 0));
+    // Whoever asks has no session, and is not told those of others.
+    let hidden = Participant { who: Waiter { session: 0, ..who }, holds: true };
+    assert_eq!(Participant::of_body(&sent).unwrap(), [hidden]);
     world.receive(50, Packet { request: 1, ..Packet::new(Kind::Status, LOCKS) });
     assert_eq!(world.to(50, Kind::Error)[0].token, Problem::NoSuchLock as u64);
     world.receive(50, Packet { request: 1, ..Packet::new(Kind::Status, ALL_LOCKS) });

@@ -3,7 +3,7 @@
 pub(super) mod fence;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,10 +30,11 @@ use super::{Failure, Outcome, print};
 Exit codes: 0 ended so; 2 usage; 3 an address cannot be bound, etcd does not answer, or etcd says that another lockd
 decides; 6 the kernel does not take the programs (--xdp, --tc).
 
-  lockwork lockd --udp 10.0.0.5:7400              a process without privileges
-  sudo lockwork lockd --xdp eth0                  in the kernel, at eth0's address
+  lockwork lockd                                  for programs on this host
+  lockwork lockd --udp 10.0.0.5:7400 --key FILE   for other hosts; a process without privileges
+  sudo lockwork lockd --xdp eth0 --key FILE       in the kernel, at eth0's address
   lockwork lockd --etcd 10.0.0.7:2379             locks and names outlive the daemon
-  lockwork lock backups --server 10.0.0.5:7400 -- CMD   a client"
+  lockwork lock backups --server 10.0.0.5:7400 --key FILE -- CMD   a client"
 )]
 pub(super) struct Arguments {
     /// Where to listen: the address that clients ask; not 0.0.0.0 on a host with several networks, as answers must come
@@ -81,7 +82,8 @@ pub(super) struct Arguments {
     /// --etcd only the first start of all waits so
     #[arg(long)]
     fresh: bool,
-    /// File with the cluster's key, 16 bytes or 32 hexadecimal digits [default: LOCKWORK_KEY, or no key]
+    /// File with the cluster's key, 16 bytes or 32 hexadecimal digits; needed at every address that is not loopback
+    /// [default: LOCKWORK_KEY, or no key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Where to answer GET /metrics for Prometheus
@@ -131,6 +133,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         ..Options::new(udp)
     };
     if interfaces.is_empty() {
+        reachable_with_key(&options)?;
         let locks = usize::try_from(all_locks).map_err(Failure::usage)?;
         let plane = InProcess::new(locks).map_err(Failure::usage)?;
         let mut lockd = bind(&options, plane)?;
@@ -283,6 +286,19 @@ fn refused(error: KernelError) -> Failure {
     }
 }
 
+/// At an address that other hosts reach, packets need a key: without one, every host could take and release all locks.
+fn reachable_with_key(options: &Options) -> Result<(), Failure> {
+    let udp = options.udp;
+    if options.key.is_some() || udp.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "lockd at {udp} needs a key, because other hosts reach this address: give --key FILE (or LOCKWORK_KEY=FILE), the \
+         same to all clients; make one with: {}",
+        lockwork_locknet::key::command(Path::new("FILE"))
+    )))
+}
+
 /// The IPv4 address that all of these interfaces have.
 fn address_of(interfaces: &[String]) -> Result<Ipv4Addr, Failure> {
     let mut known: Option<(&str, Ipv4Addr)> = None;
@@ -330,6 +346,7 @@ fn in_kernel(options: &Options, locks: u64, interfaces: &[String]) -> Result<Ker
             ));
         }
     }
+    reachable_with_key(options)?;
     let kernel = kernel::Options {
         locks: u32::try_from(locks).map_err(|_| {
             Failure::usage(format!("--locks and --names are {locks}: with --xdp or --tc at most {}", u32::MAX))

@@ -28,8 +28,8 @@ A part moves lock by lock, when those who hold and wait have had it, and all oth
 spread the locks over the others, and end its lockd then.
 Exit codes: 0 done; 2 usage; 3 etcd does not answer, or parts have not arrived in time (they still will).
 
-  lockwork lockd --udp 10.0.0.5:7400 --etcd 10.0.0.7:2379 --rack one &
-  lockwork lockd --udp 10.0.0.6:7400 --etcd 10.0.0.7:2379 --rack two &
+  lockwork lockd --udp 10.0.0.5:7400 --etcd 10.0.0.7:2379 --key FILE --rack one &
+  lockwork lockd --udp 10.0.0.6:7400 --etcd 10.0.0.7:2379 --key FILE --rack two &
   lockwork locks racks --etcd 10.0.0.7:2379 --spread one,two"
 )]
 pub(super) struct Arguments {

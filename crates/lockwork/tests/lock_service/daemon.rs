@@ -444,7 +444,29 @@ fn a_daemon_serves_metrics_and_stops_in_good_order() {
 }
 
 #[test]
+fn an_address_that_other_hosts_reach_needs_a_key() {
+    let key = file("reachable", "00112233445566778899aabbccddeeff\n");
+    for line in ["lockd --fresh --udp 0.0.0.0:0", "lockd --fresh --udp [::]:0", "lockd --fresh --udp 192.0.2.1:7499"] {
+        let output = run(line);
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{line}: {told}");
+        assert!(told.contains("--key FILE") && told.contains("(umask 077; head -c 16 /dev/urandom"), "{line}: {told}");
+    }
+    // The port is taken, so each of these ends by itself when it has come so far.
+    let taken = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    for address in ["0.0.0.0", "127.0.0.1", "localhost"] {
+        let with = if address == "0.0.0.0" { format!(" --key {}", key.display()) } else { String::new() };
+        let output = run(&format!("lockd --fresh --udp {address}:{port}{with}"));
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(3) && told.contains("cannot bind UDP address"), "{address}: {told}");
+    }
+}
+
+#[test]
 fn mistakes_are_named() {
+    let key = file("mistakes", "00112233445566778899aabbccddeeff\n");
+    let elsewhere = format!("lockd --udp 192.0.2.1:7499 --key {}", key.display());
     for (line, message) in [
         ("lockd --lease 1ms --udp 127.0.0.1:0", "100 ms to 1 hour"),
         ("lockd --lease soon", "such as 500ms"),
@@ -469,7 +491,7 @@ fn mistakes_are_named() {
         ("locks show -1", "numbered from 0"),
         ("locks top --interval 0", "at least 10ms"),
         ("locks top --count 0", "0 is not in"),
-        ("lockd --udp 192.0.2.1:7499", "an interface of this machine"),
+        (elsewhere.as_str(), "an interface of this machine"),
     ] {
         let output = run(line);
         let error = text(&output.stderr);

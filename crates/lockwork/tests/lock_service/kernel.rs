@@ -2,12 +2,17 @@
 //!
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use crate::command::run;
 use lockwork_locknet::namespace::{Machine, Namespace, Network};
 use lockwork_locknet::privileged::network;
+use lockwork_lockservice::packet::Key;
 use lockwork_skip::skip;
 use serde_json::Value;
 
@@ -18,9 +23,24 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The command in a namespace.
+/// The key that the daemon needs at an address which other hosts reach.
+pub(super) const KEY: Key = Key([0x5A; 16]);
+
+/// A file with it.
+pub(super) fn key_file() -> &'static Path {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("kernel-key-{}", std::process::id()));
+        std::fs::write(&path, KEY.0).expect("a file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("it is ours");
+        path
+    })
+}
+
+/// The command in a namespace, with the key.
 fn within(namespace: &Namespace, line: &str) -> Command {
     let mut command = Command::new("ip");
+    command.env("LOCKWORK_KEY", key_file());
     command.args(["netns", "exec", namespace.name(), COMMAND]).args(line.split_whitespace());
     command
 }
@@ -213,6 +233,13 @@ fn privileged_the_address_that_the_kernel_looks_for_is_one_that_packets_can_have
         let output = within(&network.switch, &format!("lockd --locks 50 {options}")).output().expect("it runs");
         let told = text(&output.stderr);
         assert!(output.status.code() == Some(2) && told.contains(error), "{options}: {told}");
+    }
+    // Nobody serves other hosts without a key.
+    for options in ["--xdp port1 port2", "--udp 10.76.0.1:7401 --tc port1"] {
+        let mut open = within(&network.switch, &format!("lockd --locks 50 {options}"));
+        let output = open.env_remove("LOCKWORK_KEY").output().expect("it runs");
+        let told = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && told.contains("--key FILE"), "{options}: {told}");
     }
     // A second daemon by mistake decides on nothing.
     let second = within(&network.switch, "lockd --locks 50 --tc port1").output().expect("it runs");

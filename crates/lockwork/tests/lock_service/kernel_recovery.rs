@@ -4,7 +4,7 @@
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
 use super::daemon::LONG;
-use super::kernel::{Daemon, SERVICE};
+use super::kernel::{Daemon, KEY, SERVICE};
 use super::sections::under_load;
 use crate::is_busy;
 use lockwork::locks::{Locks, Options};
@@ -56,7 +56,7 @@ fn goes_on(hook: &str, name: &str) {
     assert!(daemon.ready.contains(&format!("({name} on port1, ")), "{}", daemon.ready);
     let mut daemon = Some(daemon);
     let connect = |at: usize| {
-        let options = Options { connect_timeout: LONG, ..Options::default() };
+        let options = Options { connect_timeout: LONG, key: Some(KEY), ..Options::default() };
         let locks = network.machines[at].namespace.within(|| Locks::connect_with(SERVICE, options));
         locks.expect("it is there").expect("it lets in")
     };

@@ -3,7 +3,7 @@
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
 use super::daemon::{Daemon, LONG, finish, spawn, text};
-use super::kernel::{self, SERVICE};
+use super::kernel::{self, KEY, SERVICE};
 use super::protocol::client;
 use super::sections::under_load;
 use crate::command::run;
@@ -239,7 +239,7 @@ fn moves_to_and_from_the_kernel(hook: &str) {
     let spread = |names: &str| network.switch.within(|| spread(&etcd, names)).expect("it is there");
     spread("kernel,process");
     let connect = |at: usize, to: &str| {
-        let options = Options { connect_timeout: LONG, ..Options::default() };
+        let options = Options { connect_timeout: LONG, key: Some(KEY), ..Options::default() };
         let met = || {
             let locks = Locks::connect_with(to, options).expect("it lets in");
             // It has a session with each rack then: they are begun in this namespace.
@@ -293,11 +293,15 @@ fn mistakes_with_racks_are_named() {
     let Some(etcd) = Server::start() else { return };
     let at = etcd.address();
     let (one, _) = rack(&etcd, "one", "");
+    let key = kernel::key_file().display();
     for (command, why) in [
         (format!("lockd --udp 127.0.0.1:0 --etcd {at}"), "is that of racks: say which one this is, --rack NAME"),
         (format!("lockd --udp 127.0.0.1:0 --etcd {at} --rack one --locks 100"), "rack 'one' is at 127.0.0.1:"),
         (format!("lockd --udp 127.0.0.1:0 --etcd {at} --rack two --locks 7"), "racks have 100 locks, and this one 7"),
-        (format!("lockd --udp 0.0.0.0:0 --etcd {at} --rack two --locks 100"), "give --udp the address"),
+        (
+            format!("LOCKWORK_KEY={key} lockd --udp 0.0.0.0:0 --etcd {at} --rack two --locks 100"),
+            "give --udp the address",
+        ),
         (format!("lockd --etcd {at} --rack a/b"), "letters, digits, dots, hyphens and underscores"),
         (format!("lockd --etcd {at} --rack two --beyond"), "cannot be used with"),
         ("lockd --rack two".to_string(), "--etcd"),

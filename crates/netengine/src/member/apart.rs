@@ -73,6 +73,11 @@ impl Arrivals {
         _ = (&self.bell).write(&[1]);
     }
 
+    /// The connections that were made since the last call.
+    pub(crate) fn take_new(&self) -> Vec<Arrival> {
+        std::mem::take(&mut *self.new.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// This member cannot go on.
     pub(crate) fn end(&self, why: String) {
         _ = self.end.set(why);
@@ -186,7 +191,7 @@ impl Member {
         if let Some(why) = apart.arrivals.end.get() {
             return Err(End::Failed(why.clone()));
         }
-        let new = std::mem::take(&mut *apart.arrivals.new.lock().unwrap_or_else(PoisonError::into_inner));
+        let new = apart.arrivals.take_new();
         if new.is_empty() {
             return Ok(());
         }

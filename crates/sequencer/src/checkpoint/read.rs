@@ -7,6 +7,7 @@ use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
 use crate::error::Error;
+use crate::format::RECORDS_END;
 use crate::format::file::{self, FileHeader, FileKind};
 use crate::format::frame::{self, Found, Frame, RecordKind};
 use crate::format::items::{Definition, End, Rows, outcomes, short_outcomes, sizes};
@@ -62,6 +63,11 @@ pub(crate) fn read(
         let problem = format!("its name says record {number}, it says {}", header.number);
         return Err(Error::damaged(path, 24, problem));
     }
+    if number >= RECORDS_END {
+        return Err(Error::damaged(path, 24, format!("no log has {number} records")));
+    }
+    // A row takes at least a byte, so no more memory is asked for than the file justifies, for all tables together.
+    let mut room = length;
     let salt = header.salt();
     let mut offset = file::BYTES as u64;
     let mut found = End::default();
@@ -87,9 +93,13 @@ pub(crate) fn read(
         }
         visitor.frame(frame.kind, offset, frame.bytes() as u64);
         match frame.kind {
-            // A row takes at least a byte, so no more memory is asked for than the file justifies.
             RecordKind::Sizes => {
-                sizes(payload, |table, rows| visitor.size(table, rows.min(length))).map_err(damaged)?
+                let each = |table: &str, rows: u64| {
+                    let rows = rows.min(room);
+                    room -= rows;
+                    visitor.size(table, rows);
+                };
+                sizes(payload, each).map_err(damaged)?;
             }
             RecordKind::Definition => {
                 found.definitions += 1;

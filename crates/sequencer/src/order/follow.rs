@@ -10,6 +10,7 @@ use super::{Callers, Order, Request};
 use crate::catalogue::Catalogue;
 use crate::decode::{Decoder, Item};
 use crate::error::Error;
+use crate::format::calls;
 use crate::format::frame::RecordKind;
 use crate::io::Mode;
 use crate::journal::answers::Answers;
@@ -29,6 +30,10 @@ use crate::threads::Thread;
 /// Units that may wait for the publisher. Few: they are appended one after the other, and what waits before it becomes
 /// a unit makes the next one longer.
 const UNITS: usize = 2;
+/// Decoded items that are run before more messages are decoded: their blocks take more memory than their messages.
+const MAX_ITEMS: usize = 16;
+/// No log engine takes longer messages, so no record has more calls than one of this length.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// What a node has beside what every sequencer has.
 pub(crate) struct Node {
@@ -59,6 +64,7 @@ impl Node {
     ) -> Self {
         let path = PathBuf::from(journal.describe());
         let mut decoder = Decoder::new(catalogue, Vec::new(), channel().1, 0);
+        decoder.max_calls = journal.most_bytes().max(MAX_MESSAGE_BYTES) / calls::most_bytes(0);
         decoder.compares = options.compares;
         let comparing = Comparing::new(options.digest_interval, options.threads.now());
         let membership = Arc::new(Membership::new(options.threads.clone()));
@@ -197,8 +203,22 @@ impl Order {
             return Err(Error::damaged(&node.path, self.next, problem));
         }
         let due = (self.next - messages.first) as usize;
-        let (mut number, mut bytes) = (self.next, 0);
-        for message in messages.messages.iter().skip(due) {
+        let mut rest = messages.messages.get(due..).unwrap_or_default();
+        loop {
+            rest = self.apply_some(rest)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The same with as many of the messages as are decoded at a time; returns the others.
+    fn apply_some<'a>(&mut self, messages: &'a [Vec<u8>]) -> Result<&'a [Vec<u8>], Error> {
+        let Some(node) = &mut self.node else { return Ok(&[]) };
+        let (mut number, mut bytes, mut rest) = (self.next, 0, messages);
+        while let [message, after @ ..] = rest
+            && node.decoder.items.len() < MAX_ITEMS
+        {
             let (frame, payload) = node.chain.verify(&node.path, number, message)?;
             if frame.kind == RecordKind::Epoch {
                 node.membership.set_epoch(node.chain.epoch);
@@ -207,6 +227,7 @@ impl Order {
             }
             bytes += message.len();
             number += 1;
+            rest = after;
         }
         node.decoder.flush()?;
         self.database = node.chain.database;
@@ -217,7 +238,7 @@ impl Order {
         self.shared.definitions.store(self.definitions.len(), Ordering::Release);
         self.shared.set_durable(number);
         self.shared.count_sync(bytes, false, Duration::ZERO);
-        Ok(())
+        Ok(rest)
     }
 
     /// Runs items in their order.
