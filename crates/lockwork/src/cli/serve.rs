@@ -5,6 +5,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -85,6 +86,7 @@ impl From<ServeError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    super::create_for_owner_only();
     let (users, tls) = (arguments.users()?, arguments.tls()?);
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
@@ -228,6 +230,9 @@ pub(super) fn tell_manager() {
 
 impl Arguments {
     fn open(&self, watcher: &Watcher) -> Result<Lockwork, Failure> {
+        if let Some(folder) = &self.data {
+            warn_if_open(folder);
+        }
         let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = self.requests.applied(sequencer::Options { durability, ..sequencer::Options::default() })?;
@@ -306,6 +311,18 @@ pub(super) fn place_of(script: &str, done: usize, error: &Error) -> String {
     }
 }
 
+/// Tells about a folder that other users of the machine can look into, as those of earlier versions can be.
+fn warn_if_open(folder: &Path) {
+    let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o077 != 0 {
+        let folder = folder.display();
+        eprintln!(
+            "lockwork: {folder} is open to other users of this machine (mode {:03o}): chmod -R go= {folder}",
+            mode & 0o777
+        );
+    }
+}
+
 /// The file of a folder that says that an --init has begun.
 const MARK: &str = "INIT";
 
@@ -314,7 +331,9 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
 }
 
 fn set_mark(mark: &Path) -> Result<(), Failure> {
-    let set = File::create(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let set = options.open(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
     set.map_err(|error| Failure::of_file(mark, &error))
 }
 
