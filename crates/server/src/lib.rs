@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `shared` | the database as all connections have it |
 //! | `gate` | clients that get an error instead of a session |
+//! | `private` | files that only their owner may be able to read |
 //! | `connection` | one connection: its messages in turn |
 //! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
 //! | `held` | what connections hold of the memory that they share |
@@ -43,6 +44,7 @@ mod lite;
 mod many;
 mod messages;
 mod parameters;
+mod private;
 mod query;
 mod reads;
 mod session;
@@ -85,7 +87,7 @@ use startup::{Access, Startup};
 pub use tls::{Tls, TlsError};
 pub use users::{Right, Users, UsersError};
 use watch::Watch;
-pub use watch::{Stage, Watcher};
+pub use watch::{Page, Stage, Token, TokenError, Watcher};
 
 /// How a server works.
 #[derive(Debug)]
@@ -141,7 +143,10 @@ pub enum ServeError {
     )]
     Open(SocketAddr),
     /// Others could look at it.
-    #[error("{0} can be reached from other machines, and nobody is asked who they are; show the page at 127.0.0.1")]
+    #[error(
+        "{0} can be reached from other machines, and nobody is asked who they are; give the page a token (--http-token \
+         FILE), or show it at 127.0.0.1"
+    )]
     OpenPage(SocketAddr),
     /// The certificate cannot bind logins to it.
     #[error("certificate: {0}")]

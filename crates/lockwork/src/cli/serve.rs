@@ -14,7 +14,7 @@ use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
-use lockwork_server::{Gate, Options, ServeError, Stage, Tls, Users, Watcher};
+use lockwork_server::{Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -48,12 +48,19 @@ pub(super) struct Arguments {
     /// The certificate of this server, PEM: connections may be encrypted then, and those of other machines have to be
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// The key of the certificate, PEM
+    /// The key of the certificate, PEM, in a file that only its owner can read
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback
+    /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback, or any with
+    /// --http-token; with --tls-certificate other machines ask for https
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved)]
     http: Option<SocketAddr>,
+    /// A file with a token that the page and /metrics want: Authorization: Bearer TOKEN, or the token as the password
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token: Option<PathBuf>,
+    /// Show the values of hot keys on the page, to everybody who may see it
+    #[arg(long, requires = "http")]
+    http_keys: bool,
     /// Connections at a time
     #[arg(long, value_name = "N", default_value_t = Options::default().connections, value_parser = at_least_one)]
     pub(super) connections: usize,
@@ -88,6 +95,7 @@ impl From<ServeError> for Failure {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     super::create_for_owner_only();
     let (users, tls) = (arguments.users()?, arguments.tls()?);
+    let shown = arguments.page(tls.as_ref())?;
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
     }
@@ -96,10 +104,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let runtime = runtime.build().map_err(|error| Failure::usage(format!("threads: {error}")))?;
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
-    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;
+    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address, shown))).transpose()?;
+    let page = page
+        .map(|page| format!("{}://{page}/", if tls.is_some() && !page.ip().is_loopback() { "https" } else { "http" }));
     if arguments.join.is_wanted() {
         if let Some(page) = page {
-            eprintln!("lockwork: http://{page}/");
+            eprintln!("lockwork: {page}");
         }
         return super::cluster::serve(arguments, &runtime, &watcher);
     }
@@ -116,7 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let ending = server.ending();
         let mut signals = Signals::new()?;
         let place = arguments.data.as_ref().map_or("in memory".into(), |data| data.display().to_string());
-        let page = page.map_or(String::new(), |page| format!("http://{page}/, "));
+        let page = page.map_or(String::new(), |page| format!("{page}, "));
         let host = host(address);
         print(&format!("ready: {place}, {page}psql -h {host} -p {}\n", address.port()))?;
         if let Some(call) = example {
@@ -248,6 +258,16 @@ impl Arguments {
 
     pub(super) fn users(&self) -> Result<Option<Users>, Failure> {
         self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
+    }
+
+    /// Who may see what of the page.
+    fn page(&self, tls: Option<&Tls>) -> Result<Page, Failure> {
+        let token = self.http_token.as_deref().map(Token::open).transpose().map_err(Failure::usage)?;
+        let is_far = self.http.is_some_and(|address| !address.ip().is_loopback());
+        if is_far && token.is_some() && tls.is_none() {
+            eprintln!("lockwork: without --tls-certificate the page and its token can be read on their way");
+        }
+        Ok(Page { token, tls: tls.cloned(), shows_keys: self.http_keys })
     }
 
     pub(super) fn tls(&self) -> Result<Option<Tls>, Failure> {

@@ -185,7 +185,7 @@ fn nobody_on_the_way_reads_what_is_sent_and_a_login_is_bound_to_the_certificate(
 
 /// An address of this machine outside the loopback network; finding it sends no packet. A machine without a network has
 /// none, and no script can give it one, so a skip for that reason is never a failure.
-fn far() -> Option<String> {
+pub(crate) fn far() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
         Ok(address) if !address.ip().is_loopback() => Some(address.ip().to_string()),
