@@ -14,7 +14,7 @@ use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
-use lockwork_server::{Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
+use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -41,10 +41,14 @@ pub(super) struct Arguments {
     /// A file of SQL that is run before clients come, if the database has no tables yet
     #[arg(long, value_name = "FILE")]
     pub(super) init: Option<PathBuf>,
-    /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login.
-    /// Without one everybody on this machine may do everything
+    /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login,
+    /// and sessions of users that are changed or removed end. Without one everybody on this machine may do everything
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
+    /// Where logins, refusals and definitions are written down, a line of JSON each; 'none' for nowhere [default: the
+    /// name of the file of users with .audit behind it; nowhere without users]
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// The certificate of this server, PEM: connections may be encrypted then, and those of other machines have to be
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
@@ -61,7 +65,7 @@ pub(super) struct Arguments {
     /// Show the values of hot keys on the page, to everybody who may see it
     #[arg(long, requires = "http")]
     http_keys: bool,
-    /// Connections at a time
+    /// Sessions at a time; with --users, the last tenth is for users that have few, and the last 3 for those who define
     #[arg(long, value_name = "N", default_value_t = Options::default().connections, value_parser = at_least_one)]
     pub(super) connections: usize,
     #[command(flatten)]
@@ -95,6 +99,7 @@ impl From<ServeError> for Failure {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     super::create_for_owner_only();
     let (users, tls) = (arguments.users()?, arguments.tls()?);
+    let audit = arguments.audit()?;
     let shown = arguments.page(tls.as_ref())?;
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
@@ -115,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let warn = |what: &str| eprintln!("lockwork: {what}");
     let connections = arguments.connections;
-    let options = Options { connections, users, tls, watcher: watcher.clone(), warn, ..Options::default() };
+    let options = Options { connections, users, audit, tls, watcher: watcher.clone(), warn, ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
     let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
     let database = while_starting(&runtime, &gate, &watcher, || arguments.fill(arguments.open(&watcher)?, &watcher))?;
@@ -258,6 +263,32 @@ impl Arguments {
 
     pub(super) fn users(&self) -> Result<Option<Users>, Failure> {
         self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
+    }
+
+    /// Where it is written down who comes. Without --audit a place that cannot be had keeps nobody out.
+    pub(super) fn audit(&self) -> Result<Option<Audit>, Failure> {
+        let warn = |what: &str| eprintln!("lockwork: the audit log {what}");
+        let (path, is_asked) = match (&self.audit, &self.users) {
+            (Some(none), _) if none == Path::new("none") => return Ok(None),
+            (Some(path), _) => (path.clone(), true),
+            (None, Some(users)) => {
+                let mut beside = users.as_os_str().to_owned();
+                beside.push(".audit");
+                (beside.into(), false)
+            }
+            (None, None) => return Ok(None),
+        };
+        match Audit::open(&path, warn) {
+            Ok(audit) => Ok(Some(audit)),
+            Err(error) if is_asked => Err(Failure::of_file(&path, &error)),
+            Err(error) => {
+                let path = path.display();
+                eprintln!(
+                    "lockwork: logins are not written down: {path}: {error}; --audit names another file, or none"
+                );
+                Ok(None)
+            }
+        }
     }
 
     /// Who may see what of the page.
