@@ -371,15 +371,15 @@ def test_values_of_the_catalog_are_numbers_and_texts(start_server):
 def test_a_server_with_users_wants_their_passwords(start_server, tmp_path):
     users = tmp_path / "users"
     make = [os.environ["LOCKWORK_BIN"], "user", str(users), "app", "--right", "call"]
-    subprocess.run(make, input="secret\n", text=True, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(make, input="secret-secret\n", text=True, check=True, stdout=subprocess.DEVNULL)
     bank = ROOT / "crates/lockwork/examples/bank.sql"
     server = start_server("--users", users, "--init", bank)
-    with lockwork.connect(server.address, user="app", password="secret") as connection:
+    with lockwork.connect(server.address, user="app", password="secret-secret") as connection:
         assert connection.call("transfer", 1, 2, 25).left == Decimal("975.00")
         with pytest.raises(lockwork.SqlError) as refused:
             connection.execute("SELECT balance FROM accounts WHERE id = 1")
         assert refused.value.sqlstate == "42501"
-    for user, password in [("app", "wrong"), ("nobody", "secret"), ("app", None)]:
+    for user, password in [("app", "wrong"), ("nobody", "secret-secret"), ("app", None)]:
         with pytest.raises(lockwork.ConnectError):
             lockwork.connect(server.address, user=user, password=password)
 

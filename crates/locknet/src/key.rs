@@ -1,12 +1,13 @@
 //! The cluster's key in a file.
 //!
 //! 32 hexadecimal digits, with or without white space around them, or exactly 16 bytes. Everybody who can read it can
-//! take and release every lock, so a file that others may read is used with a warning.
+//! take and release every lock, so a file that others may read is refused. As with TLS keys of PostgreSQL, a file of root's
+//! may be readable by its group.
 
 use lockwork_lockservice::packet::Key;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A key file cannot be used.
@@ -20,6 +21,14 @@ pub enum KeyError {
         path: PathBuf,
         /// What the system says.
         error: std::io::Error,
+    },
+    /// Others than its owner can read or write it.
+    #[error("key file {path} can be read or written by others than its owner (mode {mode:03o}): chmod 600 {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
     },
     /// It holds something else.
     #[error("key file {path}: {found}; it must hold 32 hexadecimal digits, or exactly 16 bytes")]
@@ -48,36 +57,31 @@ pub fn command(path: &Path) -> String {
 /// More than a key with white space around it needs.
 const MOST: u64 = 4096;
 
-/// A key as read from a file.
-#[derive(Debug)]
-pub struct KeyFile {
-    /// The key.
-    pub key: Key,
-    /// What its owner should know about the file.
-    pub warning: Option<String>,
-}
-
 /// Reads a key file.
 ///
 /// # Errors
-/// [`KeyError`] if it cannot be read or holds no key.
-pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
+/// [`KeyError`] if it cannot be read, others can read it, or it holds no key.
+pub fn read(path: &Path) -> Result<Key, KeyError> {
     let unreadable = |error| KeyError::Read { path: path.to_path_buf(), error };
     let form = |found| KeyError::Form { path: path.to_path_buf(), found };
     let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    let metadata = file.metadata().map_err(unreadable)?;
+    // What is no file (a pipe of the shell, `<(...)`) has no name that others open.
+    if metadata.is_file() && !is_private(metadata.mode(), metadata.uid()) {
+        return Err(KeyError::Open { path: path.to_path_buf(), mode: metadata.mode() & 0o777 });
+    }
     let mut bytes = Vec::new();
     let length = file.take(MOST + 1).read_to_end(&mut bytes).map_err(unreadable)? as u64;
     if length > MOST {
         return Err(form(format!("it has more than {MOST} bytes")));
     }
-    let key = parse(&bytes).map_err(form)?;
-    let open = mode & 0o077 != 0;
-    let warning = open.then(|| {
-        let path = path.display();
-        format!("key file {path} can be read or written by others (mode {:03o}): chmod 600 {path}", mode & 0o777)
-    });
-    Ok(KeyFile { key, warning })
+    parse(&bytes).map_err(form)
+}
+
+/// Whether a file of this mode and owner is nobody else's to read.
+fn is_private(mode: u32, owner: u32) -> bool {
+    let allowed = if owner == 0 { 0o740 } else { 0o700 };
+    mode & 0o777 & !allowed == 0
 }
 
 fn parse(bytes: &[u8]) -> Result<Key, String> {
@@ -98,6 +102,8 @@ fn parse(bytes: &[u8]) -> Result<Key, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -113,12 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_read_is_used_with_a_warning() {
+    fn a_file_that_others_read_is_refused() {
         let path = std::env::temp_dir().join(format!("lockwork-key-{}", std::process::id()));
         std::fs::write(&path, "00112233445566778899aabbccddeeff\n").unwrap();
-        for (mode, warns) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true)] {
+        for (mode, is_used) in [(0o600, true), (0o400, true), (0o620, false), (0o604, false), (0o644, false)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(read(&path).unwrap().warning.is_some(), warns, "{mode:o}");
+            match read(&path) {
+                Ok(_) => assert!(is_used, "{mode:o}"),
+                Err(error) => {
+                    assert!(!is_used && error.to_string().contains("chmod 600 "), "{mode:o}: {error}");
+                }
+            }
+        }
+        for (mode, owner, is_right) in [(0o640, 0, true), (0o640, 1000, false), (0o660, 0, false), (0o644, 0, false)] {
+            assert_eq!(is_private(mode, owner), is_right, "{mode:o} {owner}");
         }
         std::fs::remove_file(&path).unwrap();
         let message = read(&path).unwrap_err().to_string();

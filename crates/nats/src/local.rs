@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -138,7 +139,7 @@ impl Servers {
     }
 
     fn configure(&self, at: usize, routes: &[u16]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let others: Vec<String> = routes.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
         let cluster = match routes {
             [_] => String::new(),
@@ -159,9 +160,8 @@ impl Servers {
             self.data(at)
         );
         let mut options = fs::OpenOptions::new();
-        options.create(true).write(true).truncate(true);
         // It has passwords in it.
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.create(true).write(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         options.open(configuration(&self.folder, at))?.write_all(text.as_bytes())
     }
 
@@ -171,7 +171,7 @@ impl Servers {
             let advice = "install it: scripts/nats in a checkout, or LOCKWORK_NATS_SERVER names it";
             format!("'{}' cannot be started: {error}; {advice}", program.display())
         };
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.log(at)).map_err(failed)?;
+        let log = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(self.log(at)).map_err(failed)?;
         let mut command = Command::new(&program);
         command.arg("--config").arg(configuration(&self.folder, at));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

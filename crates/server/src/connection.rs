@@ -63,23 +63,31 @@ where
     client.flush().await
 }
 
-/// Serves a connection until it ends. `patience` is for logging in, and for each message; when `told` is there the
-/// client has to go, whatever it is at.
+/// How long things may take, and what all connections share.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    /// For the login, TLS included.
+    pub(crate) login: Duration,
+    /// For each message.
+    pub(crate) patience: Duration,
+    pub(crate) room: Arc<Semaphore>,
+}
+
+/// Serves a connection until it ends. When `told` is there the client has to go, for this reason, whatever it is at.
 pub(crate) async fn serve(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
     handlers: Handlers,
-    room: Arc<Semaphore>,
-    patience: Duration,
-    told: impl Future<Output = ()>,
+    Limits { login, patience, room }: Limits,
+    told: impl Future<Output = ErrorInfo>,
 ) -> io::Result<()> {
-    let late = Instant::now() + patience;
+    let late = Instant::now() + login;
     socket.set_nodelay(true)?;
     keep_alive(&socket)?;
     tokio::pin!(told);
     let negotiated = tokio::select! {
         negotiated = timeout_at(late, negotiate_tls::<Stored>(socket, tls)) => negotiated,
-        () = &mut told => return Ok(()),
+        _ = &mut told => return Ok(()),
     };
     let Ok(negotiated) = negotiated else { return Ok(()) };
     let Some(mut socket) = negotiated? else { return Ok(()) };
@@ -109,7 +117,7 @@ pub(crate) async fn serve(
             };
             let next = messages.next(socket.get_mut(), stage, version, &held);
             let next = if is_login {
-                let slow = || fatal("57014", &format!("the login has taken more than {patience:?}"));
+                let slow = || fatal("57014", &format!("the login has taken more than {login:?}"));
                 timeout_at(late, next).await.unwrap_or_else(|_| Ok(Next::Broken(slow().into())))
             } else {
                 next.await
@@ -187,7 +195,7 @@ pub(crate) async fn serve(
             Some(why) => (why, LAST_WORDS),
             None => return Ok(()),
         },
-        () = told => (fatal("57P01", "terminating connection due to administrator command"), GOODBYE),
+        why = told => (why, GOODBYE),
     };
     socket.send(ErrorResponse(response(why))).await?;
     socket.close().await?;

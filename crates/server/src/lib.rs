@@ -4,6 +4,10 @@
 //! |---|---|
 //! | `shared` | the database as all connections have it |
 //! | `gate` | clients that get an error instead of a session |
+//! | `logins` | who has a place: unfinished logins and sessions |
+//! | `backoff` | how long wrong passwords make the next login wait |
+//! | `audit` | a log of who came, who was refused, and what was defined |
+//! | `private` | files that only their owner may be able to read |
 //! | `connection` | one connection: its messages in turn |
 //! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
 //! | `held` | what connections hold of the memory that they share |
@@ -31,10 +35,12 @@
 //! | `watch` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
 
-mod cancel;
 /// The stack that threads of a server's runtime need: statements are as deep as they are.
 pub const STACK: usize = 16 << 20;
 
+mod audit;
+mod backoff;
+mod cancel;
 mod catalog;
 mod connection;
 mod copy;
@@ -44,9 +50,11 @@ mod held;
 mod known;
 mod limits;
 mod lite;
+mod logins;
 mod many;
 mod messages;
 mod parameters;
+mod private;
 mod query;
 mod quoting;
 mod reads;
@@ -79,11 +87,13 @@ use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
 use pgwire::error::PgWireError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch::Sender};
+use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+pub use audit::Audit;
 pub use gate::Gate;
+use logins::{Entry, Full, Logins};
 pub use reads::Promoter;
 use session::Session;
 use shared::{Database, Shared};
@@ -91,21 +101,25 @@ use startup::{Access, Startup};
 pub use tls::{Tls, TlsError};
 pub use users::{Right, Users, UsersError};
 use watch::Watch;
-pub use watch::{Stage, Watcher};
+pub use watch::{Page, Stage, Token, TokenError, Watcher};
 
 /// How a server works.
 #[derive(Debug)]
 pub struct Options {
-    /// Connections at a time; further ones are refused.
+    /// Sessions at a time; further ones are refused. Connections that have not logged in have places of their own.
     pub connections: usize,
     /// Calls that may wait for the database; further ones wait in their connections.
     pub queue: usize,
     /// How long connections may take to finish what they are at, when the server ends.
     pub drain: Duration,
-    /// How long a login may take, and a message from its first byte on; a second more for each MiB of it.
+    /// How long a login may take, from the connection on.
+    pub login: Duration,
+    /// How long a message may take from its first byte on; a second more for each MiB of it.
     pub patience: Duration,
     /// Who may connect. Without users everybody may, and do everything, from this machine only.
     pub users: Option<Users>,
+    /// Where it is written down who logs in, who is refused, and what is defined.
+    pub audit: Option<Audit>,
     /// With a certificate connections may be encrypted, and those of other machines have to be.
     pub tls: Option<Tls>,
     /// Counts what the server does.
@@ -120,8 +134,10 @@ impl Default for Options {
             connections: 1000,
             queue: 512,
             drain: Duration::from_secs(10),
+            login: Duration::from_secs(10),
             patience: Duration::from_secs(60),
             users: None,
+            audit: None,
             tls: None,
             watcher: Watcher::default(),
             warn: |_| {},
@@ -147,7 +163,10 @@ pub enum ServeError {
     )]
     Open(SocketAddr),
     /// Others could look at it.
-    #[error("{0} can be reached from other machines, and nobody is asked who they are; show the page at 127.0.0.1")]
+    #[error(
+        "{0} can be reached from other machines, and nobody is asked who they are; give the page a token (--http-token \
+         FILE), or show it at 127.0.0.1"
+    )]
     OpenPage(SocketAddr),
     /// The certificate cannot bind logins to it.
     #[error("certificate: {0}")]
@@ -163,9 +182,12 @@ pub struct Server {
     database: Database,
     access: Arc<Access>,
     tls: Option<Tls>,
-    connections: usize,
+    users: Option<Arc<Users>>,
+    audit: Option<Audit>,
+    logins: Arc<Logins>,
+    warn: fn(&str),
     drain: Duration,
-    patience: Duration,
+    limits: connection::Limits,
     ending: Sender<bool>,
     /// Open before anybody is told that the server is ready, as is all that it ever opens for itself.
     reserve: Reserve,
@@ -195,14 +217,16 @@ impl Server {
     }
 
     fn new(listener: TcpListener, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, patience, users, tls, watcher, warn } = options;
-        if let Some(files) = allow_descriptors().filter(|&files| files < connections + OTHER_FILES) {
+        let Options { connections, queue, drain, login, patience, users, audit, tls, watcher, warn } = options;
+        let files = allow_descriptors();
+        if let Some(files) = files.filter(|&files| files < connections + OTHER_FILES) {
             warn(&format!(
                 "this process may have {files} files open (ulimit -n), which is about {} connections, and not {connections}",
                 files.saturating_sub(OTHER_FILES)
             ));
         }
-        let access = Access::new(users, tls.as_ref()).map_err(ServeError::Certificate)?;
+        let users = users.map(Arc::new);
+        let access = Access::new(users.clone(), audit.clone(), tls.as_ref()).map_err(ServeError::Certificate)?;
         let caller = database.caller()?;
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
         watcher.0.watches(caller);
@@ -210,7 +234,12 @@ impl Server {
             watcher.0.ready();
         }
         let (ending, reserve) = (Sender::new(false), Reserve::new(warn));
-        Ok(Self { listener, database, access: Arc::new(access), tls, connections, drain, patience, ending, reserve })
+        // A program may begin all of its connections at once. Each has two files: the other one tells that it has gone.
+        let few_files = files.map_or(usize::MAX, |files| files.saturating_sub(OTHER_FILES) / 4);
+        let max_pending = connections.max(MIN_PENDING).min(few_files.max(MIN_PENDING));
+        let logins = Arc::new(Logins::new(connections, max_pending));
+        let (access, limits) = (Arc::new(access), connection::Limits { login, patience, room: held::room() });
+        Ok(Self { listener, database, access, tls, users, audit, logins, warn, drain, limits, ending, reserve })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -236,7 +265,7 @@ impl Server {
     /// Refuses a client because there are too many.
     fn refused(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + use<> {
         let tls = self.tls.as_ref().map(|tls| tls.acceptor.clone());
-        gate::refused(socket, tls, self.database.cancels.clone(), session::fatal("53300", TOO_MANY))
+        gate::refused(socket, tls, self.database.cancels.clone(), session::fatal("53300", Full::All.message()))
     }
 
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
@@ -248,54 +277,71 @@ impl Server {
     /// # Errors
     /// Why something that was acknowledged may not be durable.
     pub async fn run(mut self) -> Result<(), Error> {
-        let permits = Arc::new(Semaphore::new(self.connections));
-        let room = held::room();
         let mut ending = self.ending.subscribe();
         let over = Sender::new(false);
         let mut connections = JoinSet::new();
+        let mut looks = tokio::time::interval(LOOK);
+        let mut watching = self.users.clone().map(|users| Watching { users, last: None, is_told: false });
         loop {
             let has_reserve = self.reserve.is_there();
             let accepted = tokio::select! {
                 _ = ending.wait_for(|ending| *ending) => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                _ = looks.tick(), if watching.is_some() => {
+                    if let Some(watching) = &mut watching {
+                        watching.look(&self.logins, self.audit.as_ref(), self.warn);
+                    }
+                    continue;
+                }
                 () = sleep(BRIEFLY), if !has_reserve => continue,
                 accepted = self.listener.accept(), if has_reserve => accepted,
             };
-            let Ok((socket, _)) = accepted else {
-                // Out of file descriptors, mostly: those there are go on, and may end.
-                match self.reserve.accept(&self.listener).await {
-                    Some(socket) => {
+            let (socket, address) = match accepted {
+                Ok(accepted) => accepted,
+                // Out of file descriptors, mostly: those there are go on, and may end. Who has not logged in gives way.
+                Err(_) => match self.reserve.accept(&self.listener).await {
+                    Some(accepted) if self.logins.displace() => {
+                        self.database.watch.displaced.fetch_add(1, Relaxed);
+                        accepted
+                    }
+                    Some((socket, _)) => {
+                        self.reserve.tell();
                         self.database.watch.refused.fetch_add(1, Relaxed);
                         connections.spawn(self.refused(socket));
+                        continue;
                     }
-                    None => sleep(BRIEFLY).await,
-                }
-                continue;
-            };
-            let Ok(permit) = permits.clone().try_acquire_owned() else {
-                self.database.watch.refused.fetch_add(1, Relaxed);
-                connections.spawn(self.refused(socket));
-                continue;
+                    None => {
+                        sleep(BRIEFLY).await;
+                        continue;
+                    }
+                },
             };
             let Ok(entered) = self.database.cancels.enter(&socket) else { continue };
-            let guest = Guest::new(self.database.watch.clone());
+            let (entry, mut changed, has_displaced) = self.logins.enter(address.ip());
+            self.database.watch.displaced.fetch_add(u64::from(has_displaced), Relaxed);
+            let (id, guest) = (entry.id(), Guest::new(self.database.watch.clone()));
             let busy = Sender::new(false);
             let (mut idle, mut ending, mut over) = (busy.subscribe(), ending.clone(), over.subscribe());
-            let session = Arc::new(Session::new(self.database.clone(), busy, &entered));
-            let handlers = Handlers { session, access: self.access.clone() };
+            let session = Arc::new(Session::new(self.database.clone(), busy, &entered, self.audit.clone()));
+            let handlers = Handlers { session, access: self.access.clone(), entry: Arc::new(entry) };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
-            let (room, patience) = (room.clone(), self.patience);
-            connections.spawn(async move {
-                let (_permit, _guest, _entered) = (permit, guest, entered);
+            let limits = self.limits.clone();
+            let task = connections.spawn(async move {
+                let (_guest, _entered) = (guest, entered);
                 let told = async {
-                    drop(ending.wait_for(|ending| *ending).await);
+                    tokio::select! {
+                        _ = ending.wait_for(|ending| *ending) => {}
+                        Ok(()) = &mut changed => return session::fatal("57P01", USER_CHANGED),
+                    }
                     tokio::select! {
                         _ = idle.wait_for(|busy| !*busy) => {}
                         _ = over.wait_for(|over| *over) => {}
                     }
+                    session::fatal("57P01", "terminating connection due to administrator command")
                 };
-                drop(connection::serve(socket, acceptor, handlers, room, patience, told).await);
+                drop(connection::serve(socket, acceptor, handlers, limits, told).await);
             });
+            self.logins.started(id, task);
         }
         self.database.watch.ending();
         drop(self.listener);
@@ -310,10 +356,55 @@ impl Server {
     }
 }
 
+/// What a session is told whose user is not what it was at the login.
+const USER_CHANGED: &str = "terminating connection: its user was changed or removed";
+
+/// Looks whether the users of sessions are as they were.
+struct Watching {
+    users: Arc<Users>,
+    /// The version of the file that all sessions have been compared with.
+    last: Option<users::Version>,
+    /// It was told that the file cannot be read.
+    is_told: bool,
+}
+
+impl Watching {
+    /// Ends sessions of users that were changed or removed. A file that cannot be read, perhaps because somebody is
+    /// writing it, ends nobody's.
+    fn look(&mut self, logins: &Logins, audit: Option<&Audit>, warn: fn(&str)) {
+        let version = self.users.version().ok();
+        let has_new = logins.has_new();
+        if version.is_some() && version == self.last && !has_new {
+            return;
+        }
+        match self.users.logins() {
+            Ok(now) => {
+                for (id, user) in logins.end_changed(&now) {
+                    if let Some(audit) = audit {
+                        audit.ended(&user, id, "the user was changed or removed");
+                    }
+                }
+                (self.last, self.is_told) = (version, false);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_told, true) {
+                    warn(&format!("nobody can log in, and sessions go on as they are: {error}"));
+                }
+                self.last = None;
+            }
+        }
+    }
+}
+
 /// Waits until all connections have ended.
 async fn all(connections: &mut JoinSet<()>) {
     while connections.join_next().await.is_some() {}
 }
+
+/// How often it is looked whether users were changed.
+const LOOK: Duration = Duration::from_secs(1);
+/// Unfinished logins that there is a place for at least.
+const MIN_PENDING: usize = 64;
 
 /// How long a server that can accept nobody waits before it looks again.
 const BRIEFLY: Duration = Duration::from_millis(20);
@@ -350,16 +441,17 @@ impl Reserve {
     }
 
     /// Whoever has waited for longest, in the place of the file.
-    async fn accept(&mut self, listener: &TcpListener) -> Option<TcpStream> {
+    async fn accept(&mut self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+        drop(self.file.take()?);
+        timeout(Duration::from_millis(1), listener.accept()).await.ok()?.ok()
+    }
+
+    /// Tells, now and then, that somebody is refused for want of files.
+    fn tell(&mut self) {
         const AGAIN: Duration = Duration::from_secs(60);
         if self.told.is_none_or(|told| told.elapsed() > AGAIN) {
             self.told = Some(Instant::now());
             (self.warn)("no file is left for a connection (ulimit -n): those who come are refused");
-        }
-        drop(self.file.take()?);
-        match timeout(Duration::from_millis(1), listener.accept()).await {
-            Ok(Ok((socket, _))) => Some(socket),
-            _ => None,
         }
     }
 }
@@ -381,11 +473,10 @@ impl Drop for Guest {
     }
 }
 
-const TOO_MANY: &str = "there are too many connections";
-
 struct Handlers {
     session: Arc<Session>,
     access: Arc<Access>,
+    entry: Arc<Entry>,
 }
 
 impl PgWireServerHandlers for Handlers {
@@ -406,6 +497,6 @@ impl PgWireServerHandlers for Handlers {
     }
 
     fn startup_handler(&self) -> Arc<impl StartupHandler> {
-        Arc::new(Startup::new(self.access.clone(), self.session.clone()))
+        Arc::new(Startup::new(self.access.clone(), self.session.clone(), self.entry.clone()))
     }
 }

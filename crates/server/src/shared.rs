@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, SqlAnswer, own_request};
+use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, ProcedureDefinition, SqlAnswer, own_request};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use tokio::sync::{Semaphore, oneshot};
@@ -31,6 +31,9 @@ use crate::watch::Watch;
 /// Bytes of answers that wait in portals, of all connections.
 pub(crate) const MOST_WAITING: usize = 256 << 20;
 
+/// What those who may not define see in the place of a procedure's source.
+const HIDDEN: &str = "-- the source of a procedure is shown to users that may define";
+
 /// What is open to connections.
 pub(crate) struct Shared {
     /// `None` when it has been closed.
@@ -50,7 +53,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Semaphore,
     pub(crate) watch: Arc<Watch>,
     pub(crate) cancels: Arc<Cancels>,
-    catalog: Catalog,
+    /// For clients that may define, and for those that may not: these see no source of procedures.
+    catalogs: [Catalog; 2],
     /// The memory of all queries.
     pub(crate) query_room: Arc<Room>,
     /// Whether the engine runs transactions of several statements.
@@ -96,6 +100,10 @@ impl Plan {
         let request = self.prepared.as_ref().and_then(Prepared::request_parameter);
         let one = |(at, field): (usize, &Field)| if Some(at) == request { Type::UUID } else { type_of(field).0 };
         self.parameters().iter().enumerate().map(one).collect()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// The procedure of a CALL, the kind of statement of others.
@@ -173,7 +181,7 @@ impl Shared {
             exports: Semaphore::new(copy::AT_ONCE),
             watch,
             cancels: Arc::default(),
-            catalog: Catalog::default(),
+            catalogs: Default::default(),
             query_room: Room::new(limits::ALL),
             queries,
         })
@@ -407,31 +415,44 @@ impl Shared {
         }
     }
 
-    /// A copy of the definitions.
-    fn copied(&self) -> Result<Definitions, Refusal> {
+    /// A copy of the definitions, with or without the source of procedures.
+    fn copied(&self, has_sources: bool) -> Result<Definitions, Refusal> {
+        let hide = |mut definition: ProcedureDefinition| {
+            // One in assembly has none.
+            if !has_sources && !definition.text.is_empty() {
+                definition.text = HIDDEN.into();
+            }
+            definition
+        };
         tokio::task::block_in_place(|| {
             let guard = self.database();
             let database = guard.as_ref().ok_or_else(closed)?;
-            Ok((database.sql_catalogue().clone(), database.procedure_definitions()))
+            let procedures = database.procedure_definitions().into_iter().map(hide).collect();
+            Ok((database.sql_catalogue().clone(), procedures))
         })
     }
 
-    /// Understands a query if it is one of the catalog; else nothing.
-    pub(crate) async fn asked(&self, text: &str, asker: Asker<'_>) -> Option<Result<Asked, Refusal>> {
-        let version = self.definitions.load(Ordering::Acquire);
-        self.catalog.understand(text, asker, version, || self.copied()).await
+    fn catalog(&self, may_define: bool) -> &Catalog {
+        &self.catalogs[usize::from(!may_define)]
     }
 
-    /// Runs a query of the catalog.
+    /// Understands a query if it is one of the catalog, of a client that may define or not; else nothing.
+    pub(crate) async fn asked(&self, text: &str, asker: Asker<'_>, may_define: bool) -> Option<Result<Asked, Refusal>> {
+        let version = self.definitions.load(Ordering::Acquire);
+        self.catalog(may_define).understand(text, asker, version, || self.copied(may_define)).await
+    }
+
+    /// Runs a query of the catalog, of a client that may define or not.
     pub(crate) async fn ask(
         &self,
         asked: &Arc<Asked>,
         values: Vec<Given>,
         format: &Format,
         asker: Asker<'_>,
+        may_define: bool,
     ) -> Result<Answer, Refusal> {
         let version = self.definitions.load(Ordering::Acquire);
-        self.catalog.run(asked, values, format, asker, version, || self.copied()).await
+        self.catalog(may_define).run(asked, values, format, asker, version, || self.copied(may_define)).await
     }
 
     /// Understands a query that no key finds the rows of; nothing if the text is none.

@@ -3,11 +3,15 @@
 //! A file of users has a line for each: name, right, and the verifier of SCRAM-SHA-256 (RFC 5803) in the form in which
 //! PostgreSQL keeps it, so that neither the file nor what goes over the wire tells the password. Empty lines and those
 //! that begin with `#` are comments. The file is read at each login: who changes it need not restart the server.
+//!
+//! Beside it, in `FILE.secret`, are random bytes from which the salts of users that do not exist are derived: they stay
+//! the same when the server starts again, as those of users do.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, hash_map::DefaultHasher};
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -21,15 +25,16 @@ use pgwire::api::auth::{AuthSource, LoginInfo, Password};
 use pgwire::error::{PgWireError, PgWireResult};
 
 use crate::error::{Refusal, refuse};
+use crate::private::{self, Unusable};
 
 /// What a user may do. Each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// CALL and EXPLAIN.
+    /// CALL.
     Call,
     /// SELECT, INSERT, UPDATE, DELETE and COPY.
     Write,
-    /// CREATE.
+    /// CREATE and EXPLAIN, and seeing the source of procedures.
     Define,
 }
 
@@ -39,7 +44,7 @@ impl Right {
     /// Refuses a statement of this kind to a client that may do less.
     pub(crate) fn check(has: Option<Self>, kind: Kind) -> Result<(), Refusal> {
         let needed = match kind {
-            Kind::Call | Kind::Explain | Kind::Transaction => Self::Call,
+            Kind::Call | Kind::Transaction => Self::Call,
             kind if kind.is_single() => Self::Write,
             _ => Self::Define,
         };
@@ -83,8 +88,8 @@ pub enum UsersError {
         /// The system's error.
         error: io::Error,
     },
-    /// Others than its owner can read it.
-    #[error("{0} can be read by others than its owner: chmod 600 {0}")]
+    /// Others than its owner can read it; the text says how to change that.
+    #[error("{0}")]
     Open(String),
     /// A line is no user.
     #[error(
@@ -103,9 +108,12 @@ pub enum UsersError {
     Word(String),
 }
 
-/// The longest name, as PostgreSQL has it, and the longest password.
+/// The longest name, as PostgreSQL has it, the shortest password, in characters, and the longest one, in bytes.
 const LONGEST_NAME: usize = 63;
+const SHORTEST_PASSWORD: usize = 12;
 const LONGEST_PASSWORD: usize = 1024;
+/// Behind the name of a file of users: what salts of users that do not exist are derived from.
+const SECRET: &str = ".secret";
 const SCHEME: &str = "SCRAM-SHA-256$";
 
 /// A file of users.
@@ -123,8 +131,20 @@ impl fmt::Debug for Users {
 
 struct User {
     name: String,
-    right: Right,
+    login: Login,
     secret: ScramSecret,
+}
+
+/// Which content of a file of users it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version([u64; 3], [i64; 4]);
+
+/// What a file says of a user who has logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) right: Right,
+    /// Another one when right or password are others.
+    pub(crate) stamp: u64,
 }
 
 fn random<const N: usize>() -> Result<[u8; N], UsersError> {
@@ -143,7 +163,10 @@ fn user(line: &str) -> Result<Option<User>, String> {
     };
     let right = right.parse().map_err(|error: UsersError| error.to_string())?;
     let secret = secret(verifier).ok_or("its third word is no verifier of SCRAM-SHA-256")?;
-    Ok(Some(User { name: name.into(), right, secret }))
+    let mut hasher = DefaultHasher::new();
+    line.split_whitespace().for_each(|word| word.hash(&mut hasher));
+    let login = Login { right, stamp: hasher.finish() };
+    Ok(Some(User { name: name.into(), login, secret }))
 }
 
 /// `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`
@@ -171,15 +194,65 @@ fn verifier(password: &str) -> Result<String, UsersError> {
 
 /// The text of a file that only its owner can read.
 fn read(path: &Path) -> Result<String, UsersError> {
-    let name = || path.display().to_string();
-    let io = |error| UsersError::Io { path: name(), error };
-    let mut file = fs::File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.mode() & 0o077 != 0 {
-        return Err(UsersError::Open(name()));
+    let io = |error| UsersError::Io { path: path.display().to_string(), error };
+    let bytes = private::read(path).map_err(|why| match why {
+        Unusable::Io(error) => io(error),
+        Unusable::Open(why) => UsersError::Open(why),
+    })?;
+    String::from_utf8(bytes).map_err(|error| io(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))
+}
+
+/// The file beside one of users that holds the secret.
+fn secret_of(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(SECRET);
+    beside.into()
+}
+
+/// What salts of users that do not exist are derived from; it is made if it is not there. Where it cannot be made, as in
+/// a folder that is read-only, the verifiers of those who exist are as secret, and the same at each start.
+fn mask(path: &Path, users: &[User]) -> Result<[u8; 32], UsersError> {
+    let beside = secret_of(path);
+    let io = |error| UsersError::Io { path: beside.display().to_string(), error };
+    let read = || match private::read(&beside) {
+        Ok(bytes) => match <[u8; 32]>::try_from(bytes) {
+            Ok(mask) => Ok(Some(mask)),
+            Err(_) => Err(io(io::Error::new(io::ErrorKind::InvalidData, "it has not 32 bytes; remove it"))),
+        },
+        Err(Unusable::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(Unusable::Io(error)) => Err(io(error)),
+        Err(Unusable::Open(why)) => Err(UsersError::Open(why)),
+    };
+    if let Some(mask) = read()? {
+        return Ok(mask);
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(io)?;
-    Ok(text)
+    let mask: [u8; 32] = random()?;
+    let Err(error) = create(&beside, &mask) else { return Ok(mask) };
+    // Another process may have been faster.
+    if error.kind() == io::ErrorKind::AlreadyExists
+        && let Some(mask) = read()?
+    {
+        return Ok(mask);
+    }
+    let keys: Vec<u8> = users.iter().flat_map(|user| user.secret_bytes().iter().copied()).collect();
+    let derived = gen_salted_password(&STANDARD.encode(keys), SECRET.as_bytes(), 1);
+    derived.try_into().map_err(|_| io(io::Error::other("no secret was derived")))
+}
+
+/// Makes a file with these bytes under its name, whole or not at all.
+///
+/// # Errors
+/// The system's; the file is there.
+fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name = path.as_os_str().to_owned();
+    let random: [u8; 8] = random().map_err(io::Error::other)?;
+    name.push(format!(".{:016x}.tmp", u64::from_ne_bytes(random)));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+    let linked = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::hard_link(&name, path));
+    let removed = fs::remove_file(&name);
+    linked.and(removed)?;
+    File::open(folder)?.sync_all()
 }
 
 /// Puts a text in a file's place, whole or not at all.
@@ -202,9 +275,28 @@ impl Users {
     /// # Errors
     /// It cannot be read, others can read it, or a line of it is wrong.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, UsersError> {
-        let users = Self { path: path.into(), mask: random()? };
-        users.list()?;
+        let mut users = Self { path: path.into(), mask: [0; 32] };
+        let list = users.list()?;
+        users.mask = mask(&users.path, &list)?;
         Ok(users)
+    }
+
+    /// Another one when the file may have been changed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn version(&self) -> io::Result<Version> {
+        let metadata = fs::metadata(&self.path)?;
+        let changed = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        Ok(Version([metadata.dev(), metadata.ino(), metadata.len()], changed))
+    }
+
+    /// What the file says now of each user.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn logins(&self) -> Result<HashMap<String, Login>, UsersError> {
+        Ok(self.list()?.into_iter().map(|user| (user.name, user.login)).collect())
     }
 
     fn list(&self) -> Result<Vec<User>, UsersError> {
@@ -232,10 +324,16 @@ impl Users {
             let rule = format!("1 to {LONGEST_NAME} bytes without blanks, and no '#' first");
             return Err(UsersError::Word(format!("'{}' is no name of a user: {rule}", name.escape_debug())));
         }
-        if password.is_empty() || password.len() > LONGEST_PASSWORD {
-            return Err(UsersError::Word(format!("a password has 1 to {LONGEST_PASSWORD} bytes")));
+        let characters = password.chars().count();
+        if characters < SHORTEST_PASSWORD || password.len() > LONGEST_PASSWORD {
+            return Err(UsersError::Word(format!(
+                "a password has at least {SHORTEST_PASSWORD} characters and at most {LONGEST_PASSWORD} bytes, and this \
+                 one has {characters}; openssl rand -base64 18 makes a good one"
+            )));
         }
-        Self::change(path, name, Some(&format!("{name} {right} {}", verifier(password)?))).map(drop)
+        Self::change(path, name, Some(&format!("{name} {right} {}", verifier(password)?)))?;
+        // At once, so that a server that may only read the folder has it.
+        mask(path, &[]).map(drop)
     }
 
     /// Takes a user out of a file; whether there was one.
@@ -264,21 +362,31 @@ impl Users {
     }
 }
 
+impl User {
+    /// What only a file of users has of a password.
+    fn secret_bytes(&self) -> &[u8] {
+        match &self.secret {
+            ScramSecret::Verifier { server_key, .. } => server_key,
+            _ => &[],
+        }
+    }
+}
+
 #[async_trait]
-impl AuthSource<Right> for Users {
+impl AuthSource<Login> for Users {
     async fn get_password(&self, login: &LoginInfo) -> PgWireResult<Password> {
         // Only mechanisms that see the password ask for it.
         Err(PgWireError::InvalidPassword(login.user().unwrap_or_default().into()))
     }
 
-    async fn get_scram_secret(&self, login: &LoginInfo) -> PgWireResult<(ScramSecret, Option<Right>)> {
+    async fn get_scram_secret(&self, login: &LoginInfo) -> PgWireResult<(ScramSecret, Option<Login>)> {
         let name = login.user().unwrap_or_default();
         let users = self.list().map_err(|error| {
             eprintln!("lockwork: nobody can log in: {error}");
             PgWireError::UserError(Box::new(crate::session::fatal("28000", "the server cannot read its users")))
         })?;
         let found = users.into_iter().find(|user| user.name == name);
-        Ok(found.map_or_else(|| (self.masked(name), None), |User { right, secret, .. }| (secret, Some(right))))
+        Ok(found.map_or_else(|| (self.masked(name), None), |User { login, secret, .. }| (secret, Some(login))))
     }
 }
 
@@ -300,30 +408,78 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         assert!(matches!(Users::open(&path), Err(UsersError::Io { .. })));
-        Users::set(&path, "ann", Right::Define, "secret").unwrap();
+        Users::set(&path, "ann", Right::Define, "secret secret").unwrap();
         fs::write(&path, format!("# who\n\n{}", fs::read_to_string(&path).unwrap())).unwrap();
-        Users::set(&path, "bob", Right::Call, "pässword").unwrap();
-        Users::set(&path, "ann", Right::Write, "other").unwrap();
+        Users::set(&path, "bob", Right::Call, "pässword pässword").unwrap();
+        Users::set(&path, "ann", Right::Write, "other password").unwrap();
         let users = Users::open(&path).unwrap();
         let list = users.list().unwrap();
-        let rights: Vec<_> = list.iter().map(|user| (user.name.as_str(), user.right)).collect();
+        let rights: Vec<_> = list.iter().map(|user| (user.name.as_str(), user.login.right)).collect();
         assert_eq!(rights, [("bob", Right::Call), ("ann", Right::Write)]);
         assert!(fs::read_to_string(&path).unwrap().starts_with("# who\n\nbob call SCRAM-SHA-256$4096:"));
         assert!(Users::remove(&path, "bob").unwrap() && !Users::remove(&path, "bob").unwrap());
         assert_eq!(users.list().unwrap().len(), 1);
         for name in ["", "#a", "a b", "a\nb", &"a".repeat(64)] {
-            assert!(matches!(Users::set(&path, name, Right::Call, "x"), Err(UsersError::Word(_))), "{name}");
+            assert!(
+                matches!(Users::set(&path, name, Right::Call, "secret secret"), Err(UsersError::Word(_))),
+                "{name}"
+            );
         }
-        let empty = Users::set(&path, "eve", Right::Call, "").unwrap_err().to_string();
-        assert!(empty.starts_with("a password has 1 to "), "{empty}");
+        for password in ["", "elevenchars", "élevenchars", &"x".repeat(1025)] {
+            let refused = Users::set(&path, "eve", Right::Call, password).unwrap_err().to_string();
+            let says = format!(
+                "a password has at least 12 characters and at most 1024 bytes, and this one has {}; ",
+                password.chars().count()
+            );
+            assert!(refused.starts_with(&says) && refused.contains("openssl rand"), "{refused}");
+        }
         assert_eq!(users.list().unwrap().len(), 1);
+    }
+
+    /// What a user that does not exist is asked to prove.
+    fn salt(users: &Users, name: &str) -> Vec<u8> {
+        let ScramSecret::Verifier { salt, .. } = users.masked(name) else { panic!("no verifier") };
+        salt
+    }
+
+    #[test]
+    fn users_that_do_not_exist_have_the_same_salts_at_each_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["users", "other"].map(|name| folder.path().join(name));
+        for path in [&path, &other] {
+            Users::set(path, "ann", Right::Define, "secret secret").unwrap();
+        }
+        let [first, second, foreign] = [&path, &path, &other].map(|path| Users::open(path).unwrap());
+        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
+        assert_ne!(salt(&first, "nobody"), salt(&first, "somebody"));
+        assert_ne!(salt(&first, "nobody"), salt(&foreign, "nobody"));
+        let secret = secret_of(&path);
+        assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
+        // Other users change nothing about it, and a file of an older version gets its secret when it is opened.
+        Users::set(&path, "bob", Right::Call, "secret secret").unwrap();
+        assert_eq!(salt(&Users::open(&path).unwrap(), "nobody"), salt(&first, "nobody"));
+        fs::remove_file(&secret).unwrap();
+        let [first, second] = [&path, &path].map(|path| Users::open(path).unwrap());
+        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
+        // What others can read, or is none, is refused.
+        fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(matches!(Users::open(&path), Err(UsersError::Open(_))));
+        fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        fs::write(&secret, "short").unwrap();
+        assert!(Users::open(&path).unwrap_err().to_string().contains("it has not 32 bytes"));
+        // Where none can be made, here because its name before it is whole is too long, what is derived is also the same.
+        let long = folder.path().join("x".repeat(248));
+        Users::set(&long, "ann", Right::Define, "secret secret").unwrap();
+        let [first, second] = [&long, &long].map(|path| Users::open(path).unwrap());
+        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
+        assert!(!secret_of(&long).exists());
     }
 
     #[test]
     fn files_that_are_wrong_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        Users::set(&path, "ann", Right::Define, "secret").unwrap();
+        Users::set(&path, "ann", Right::Define, "secret secret").unwrap();
         let good = fs::read_to_string(&path).unwrap();
         for (text, expected) in [
             (format!("{good}bob call\n"), "line 2: it has not three words"),

@@ -470,9 +470,9 @@ impl Arguments {
     /// How a server of a cluster works.
     fn options(&self, watcher: &Watcher) -> Result<Options, Failure> {
         let warn = |what: &str| eprintln!("lockwork: {what}");
-        let (users, tls) = (self.users()?, self.tls()?);
+        let (users, audit, tls) = (self.users()?, self.audit()?, self.tls()?);
         let (connections, watcher) = (self.connections, watcher.clone());
-        Ok(Options { connections, users, tls, watcher, warn, drain: DRAIN, ..Options::default() })
+        Ok(Options { connections, users, audit, tls, watcher, warn, drain: DRAIN, ..Options::default() })
     }
 }
 

@@ -105,6 +105,7 @@ pub(super) fn stop_on_signals() {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
+    super::create_for_owner_only();
     let (hook, interfaces) =
         if arguments.xdp.is_empty() { (Hook::Tc, &arguments.tc) } else { (Hook::Xdp, &arguments.xdp) };
     let udp = match (&arguments.udp, &interfaces[..]) {

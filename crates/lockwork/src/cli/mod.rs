@@ -282,6 +282,12 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// Has this process, and those that it starts, make files and folders that other users of the machine cannot read.
+pub(crate) fn create_for_owner_only() {
+    // SAFETY: it sets a number of the process, and touches no memory.
+    unsafe { libc::umask(0o077) };
+}
+
 /// Writes to standard output; that a reader has gone away is no error.
 pub(crate) fn print(text: &str) -> Outcome {
     use std::io::Write;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
-use lockwork_server::{Gate, Options, ServeError, Stage, Tls, Users, Watcher};
+use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -40,20 +41,31 @@ pub(super) struct Arguments {
     /// A file of SQL that is run before clients come, if the database has no tables yet
     #[arg(long, value_name = "FILE")]
     pub(super) init: Option<PathBuf>,
-    /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login.
-    /// Without one everybody on this machine may do everything
+    /// A file of those who may connect, with passwords and rights (`lockwork user` makes it); it is read at each login,
+    /// and sessions of users that are changed or removed end. Without one everybody on this machine may do everything
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
+    /// Where logins, refusals and definitions are written down, a line of JSON each; 'none' for nowhere [default: the
+    /// name of the file of users with .audit behind it; nowhere without users]
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// The certificate of this server, PEM: connections may be encrypted then, and those of other machines have to be
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// The key of the certificate, PEM
+    /// The key of the certificate, PEM, in a file that only its owner can read
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback
+    /// Where a page for people, /metrics, /healthz and /readyz are: an address of this machine's loopback, or any with
+    /// --http-token; with --tls-certificate other machines ask for https
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved)]
     http: Option<SocketAddr>,
-    /// Connections at a time
+    /// A file with a token that the page and /metrics want: Authorization: Bearer TOKEN, or the token as the password
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token: Option<PathBuf>,
+    /// Show the values of hot keys on the page, to everybody who may see it
+    #[arg(long, requires = "http")]
+    http_keys: bool,
+    /// Sessions at a time; with --users, the last tenth is for users that have few, and the last 3 for those who define
     #[arg(long, value_name = "N", default_value_t = Options::default().connections, value_parser = at_least_one)]
     pub(super) connections: usize,
     #[command(flatten)]
@@ -85,7 +97,10 @@ impl From<ServeError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    super::create_for_owner_only();
     let (users, tls) = (arguments.users()?, arguments.tls()?);
+    let audit = arguments.audit()?;
+    let shown = arguments.page(tls.as_ref())?;
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
         eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
     }
@@ -94,14 +109,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let runtime = runtime.build().map_err(|error| Failure::usage(format!("threads: {error}")))?;
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
-    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;
+    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address, shown))).transpose()?;
+    let page = page
+        .map(|page| format!("{}://{page}/", if tls.is_some() && !page.ip().is_loopback() { "https" } else { "http" }));
     let served = if arguments.join.is_wanted() {
         if let Some(page) = page {
-            eprintln!("lockwork: http://{page}/");
+            eprintln!("lockwork: {page}");
         }
         super::cluster::serve(arguments, &runtime, &watcher)
     } else {
-        serve(arguments, &runtime, &watcher, page, users, tls)
+        serve(arguments, &runtime, &watcher, page, (users, audit, tls))
     };
     // A query that still runs then has no client, and is not waited for.
     runtime.shutdown_background();
@@ -113,13 +130,12 @@ fn serve(
     arguments: &Arguments,
     runtime: &Runtime,
     watcher: &Watcher,
-    page: Option<SocketAddr>,
-    users: Option<Users>,
-    tls: Option<Tls>,
+    page: Option<String>,
+    (users, audit, tls): (Option<Users>, Option<Audit>, Option<Tls>),
 ) -> Result<ExitCode, Failure> {
     let warn = |what: &str| eprintln!("lockwork: {what}");
     let connections = arguments.connections;
-    let options = Options { connections, users, tls, watcher: watcher.clone(), warn, ..Options::default() };
+    let options = Options { connections, users, audit, tls, watcher: watcher.clone(), warn, ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
     let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
     let database = while_starting(runtime, &gate, watcher, || arguments.fill(arguments.open(watcher)?, watcher))?;
@@ -130,7 +146,7 @@ fn serve(
         let ending = server.ending();
         let mut signals = Signals::new()?;
         let place = arguments.data.as_ref().map_or("in memory".into(), |data| data.display().to_string());
-        let page = page.map_or(String::new(), |page| format!("http://{page}/, "));
+        let page = page.map_or(String::new(), |page| format!("{page}, "));
         let host = host(address);
         print(&format!("ready: {place}, {page}psql -h {host} -p {}\n", address.port()))?;
         if let Some(call) = example {
@@ -244,6 +260,9 @@ pub(super) fn tell_manager() {
 
 impl Arguments {
     fn open(&self, watcher: &Watcher) -> Result<Lockwork, Failure> {
+        if let Some(folder) = &self.data {
+            warn_if_open(folder);
+        }
         let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = self.requests.applied(sequencer::Options { durability, ..sequencer::Options::default() })?;
@@ -259,6 +278,42 @@ impl Arguments {
 
     pub(super) fn users(&self) -> Result<Option<Users>, Failure> {
         self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
+    }
+
+    /// Where it is written down who comes. Without --audit a place that cannot be had keeps nobody out.
+    pub(super) fn audit(&self) -> Result<Option<Audit>, Failure> {
+        let warn = |what: &str| eprintln!("lockwork: the audit log {what}");
+        let (path, is_asked) = match (&self.audit, &self.users) {
+            (Some(none), _) if none == Path::new("none") => return Ok(None),
+            (Some(path), _) => (path.clone(), true),
+            (None, Some(users)) => {
+                let mut beside = users.as_os_str().to_owned();
+                beside.push(".audit");
+                (beside.into(), false)
+            }
+            (None, None) => return Ok(None),
+        };
+        match Audit::open(&path, warn) {
+            Ok(audit) => Ok(Some(audit)),
+            Err(error) if is_asked => Err(Failure::of_file(&path, &error)),
+            Err(error) => {
+                let path = path.display();
+                eprintln!(
+                    "lockwork: logins are not written down: {path}: {error}; --audit names another file, or none"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Who may see what of the page.
+    fn page(&self, tls: Option<&Tls>) -> Result<Page, Failure> {
+        let token = self.http_token.as_deref().map(Token::open).transpose().map_err(Failure::usage)?;
+        let is_far = self.http.is_some_and(|address| !address.ip().is_loopback());
+        if is_far && token.is_some() && tls.is_none() {
+            eprintln!("lockwork: without --tls-certificate the page and its token can be read on their way");
+        }
+        Ok(Page { token, tls: tls.cloned(), shows_keys: self.http_keys })
     }
 
     pub(super) fn tls(&self) -> Result<Option<Tls>, Failure> {
@@ -322,6 +377,18 @@ pub(super) fn place_of(script: &str, done: usize, error: &Error) -> String {
     }
 }
 
+/// Tells about a folder that other users of the machine can look into, as those of earlier versions can be.
+fn warn_if_open(folder: &Path) {
+    let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o077 != 0 {
+        let folder = folder.display();
+        eprintln!(
+            "lockwork: {folder} is open to other users of this machine (mode {:03o}): chmod -R go= {folder}",
+            mode & 0o777
+        );
+    }
+}
+
 /// The file of a folder that says that an --init has begun.
 const MARK: &str = "INIT";
 
@@ -330,7 +397,9 @@ pub(super) fn read(file: &Path) -> Result<String, Failure> {
 }
 
 fn set_mark(mark: &Path) -> Result<(), Failure> {
-    let set = File::create(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let set = options.open(mark).and_then(|file| file.sync_all()).and_then(|()| sync_folder(mark));
     set.map_err(|error| Failure::of_file(mark, &error))
 }
 

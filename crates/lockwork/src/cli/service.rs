@@ -106,11 +106,8 @@ pub(super) fn key(file: Option<&Path>) -> Result<Option<Key>, Failure> {
         (None, Some(file)) => (PathBuf::from(file), "LOCKWORK_KEY"),
         (None, None) => return Ok(None),
     };
-    let read = lockwork_locknet::key::read(&file).map_err(|error| Failure::usage(format!("{source}: {error}")))?;
-    if let Some(warning) = read.warning {
-        eprintln!("lockwork: warning: {warning}");
-    }
-    Ok(Some(read.key))
+    let read = lockwork_locknet::key::read(&file);
+    read.map(Some).map_err(|error| Failure::usage(format!("{source}: {error}")))
 }
 
 /// A lock as people write it.

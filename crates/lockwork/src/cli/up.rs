@@ -205,7 +205,7 @@ fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
 /// Keeps others from the same folder until what it returns is dropped, or this program ends, however.
 fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
     let failed = |error| Failure::usage(format!("'{}': {error}", folder.display()));
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    Disk::new().create_directory(folder).map_err(failed)?;
     match Disk::new().lock(&folder.join("lock")).map_err(failed)? {
         Locking::Held(held) => Ok(held),
         Locking::Taken(owner) => {
@@ -243,6 +243,7 @@ fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
+    super::create_for_owner_only();
     arguments.validate()?;
     arguments.find_ports_free()?;
     let temporary = match &arguments.data {

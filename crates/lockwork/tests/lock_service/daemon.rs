@@ -134,6 +134,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
 fn file(name: &str, content: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     std::fs::write(&path, content).expect("a file");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     path
 }
 
@@ -409,6 +410,15 @@ fn no_service_a_busy_port_and_another_key_are_told() {
         let output = run(&line);
         assert_eq!(output.status.code(), Some(3), "{line}");
         assert!(text(&output.stderr).contains("with the same key?"), "{}", text(&output.stderr));
+    }
+    let open = file("open", "00112233445566778899aabbccddeeff\n");
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    for line in [
+        format!("lockd --udp 127.0.0.1:0 --key {}", open.display()),
+        format!("lock 1 --server {} --key {} -- true", daemon.address, open.display()),
+    ] {
+        let (output, told) = (run(&line), format!("chmod 600 {}", open.display()));
+        assert!(output.status.code() == Some(2) && text(&output.stderr).contains(&told), "{}", text(&output.stderr));
     }
     let bad = file("bad", "not a key");
     let output = run(&format!("lock 1 --key {} -- true", bad.display()));

@@ -1,5 +1,6 @@
 //! Who may connect to `lockwork serve`: passwords, rights and TLS, with PostgreSQL's own client.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -19,12 +20,17 @@ fn psql(server: &Server, user: &str, password: &str, more: &str, statement: &str
     Some((good, String::from_utf8(bytes).unwrap().trim_end().into()))
 }
 
-/// A file of users: one for each right, whose password is the right's name in capitals.
+/// The password of the user who has this right and its name.
+fn password(right: &str) -> String {
+    format!("{}-PASSWORD", right.to_uppercase())
+}
+
+/// A file of users: one for each right.
 fn users(folder: &Folder) -> String {
     std::fs::create_dir_all(&folder.0).unwrap();
     let file = folder.0.join("users").to_str().unwrap().to_string();
     for right in ["call", "write", "define"] {
-        let set = command(&["user", &file, right, "--right", right], &right.to_uppercase());
+        let set = command(&["user", &file, right, "--right", right], &password(right));
         assert_eq!(set, (Some(0), format!("{right} may {right}\n"), String::new()));
     }
     file
@@ -81,14 +87,14 @@ fn users_prove_passwords_and_do_what_they_may() {
     let server = Server::start(&["--init", BANK, "--users", &file]);
     assert!(server.ready.starts_with("ready: in memory"), "{}", server.ready);
     let ask = |user: &str, password: &str, statement: &str| psql(&server, user, password, "sslmode=disable", statement);
-    let Some(first) = ask("call", "CALL", "CALL transfer(1, 2, 1.00)") else { return };
+    let Some(first) = ask("call", "CALL-PASSWORD", "CALL transfer(1, 2, 1.00)") else { return };
     assert_eq!(first, (true, "999.00".into()));
     let (call, select) = ("CALL transfer(1, 2, 1.00)", "SELECT balance FROM accounts WHERE id = 1");
     let create = "CREATE TABLE t (id BIGINT PRIMARY KEY)";
     let may = [("call", [true, false, false]), ("write", [true, true, false]), ("define", [true, true, true])];
     for (user, may) in may {
         for (statement, may) in [call, select, create].into_iter().zip(may) {
-            let (good, said) = ask(user, &user.to_uppercase(), statement).unwrap();
+            let (good, said) = ask(user, &password(user), statement).unwrap();
             assert!(good == may && (may || said.contains("42501")), "{user}: {statement}: {said}");
         }
     }
@@ -103,17 +109,18 @@ fn users_prove_passwords_and_do_what_they_may() {
     let (_, said) = ask("call", "CALL", &format!("CALL transfer(1, 2, 7.00) REQUEST '{id}'")).unwrap();
     assert!(said.contains(&format!("request id {id} was used before, for a call of procedure")), "{said}");
     // Nobody learns who there is.
-    for (user, password) in [("call", "call"), ("call", "WRITE"), ("nobody", "CALL"), ("define", "")] {
+    for (user, password) in [("call", "call"), ("call", "WRITE-PASSWORD"), ("nobody", "CALL-PASSWORD"), ("define", "")]
+    {
         let (good, said) = ask(user, password, select).unwrap();
         let told = format!("Password authentication failed for user \"{user}\"");
         assert!(!good && said.contains(if password.is_empty() { "no password supplied" } else { &told }), "{said}");
     }
     // The file is read at each login.
-    assert_eq!(command(&["user", &file, "call", "--right", "write"], "new").0, Some(0));
+    assert_eq!(command(&["user", &file, "call", "--right", "write"], "new-password").0, Some(0));
     assert_eq!(command(&["user", &file, "write", "--remove"], "").1, "write is removed\n");
-    assert!(ask("call", "new", select).unwrap().0 && !ask("write", "WRITE", select).unwrap().0);
+    assert!(ask("call", "new-password", select).unwrap().0 && !ask("write", "WRITE-PASSWORD", select).unwrap().0);
     std::fs::write(&file, "nonsense").unwrap();
-    let (good, said) = ask("call", "new", select).unwrap();
+    let (good, said) = ask("call", "new-password", select).unwrap();
     assert!(!good && said.contains("cannot read its users") && !said.contains(&file), "{said}");
     assert_eq!(server.end(), Some(0));
 }
@@ -140,21 +147,28 @@ fn connections_are_encrypted_and_logins_bound_to_them() {
     let tls = ["--tls-certificate", &certificate, "--tls-key", &key];
     let server = Server::start(&[&["--init", BANK, "--users", &file], &tls[..]].concat());
     let verified = format!("sslmode=verify-full sslrootcert={certificate} channel_binding=require");
-    let Some(answer) = psql(&server, "call", "CALL", &verified, "CALL transfer(1, 2, 1.00)") else { return };
+    let Some(answer) = psql(&server, "call", "CALL-PASSWORD", &verified, "CALL transfer(1, 2, 1.00)") else { return };
     assert_eq!(answer, (true, "999.00".into()));
     // From this machine also without.
-    assert!(psql(&server, "call", "CALL", "sslmode=disable", "CALL transfer(1, 2, 1.00)").unwrap().0);
+    assert!(psql(&server, "call", "CALL-PASSWORD", "sslmode=disable", "CALL transfer(1, 2, 1.00)").unwrap().0);
     let (good, said) = psql(&server, "call", "WRONG", &verified, "CALL transfer(1, 2, 1.00)").unwrap();
     assert!(!good && said.contains("assword"), "{said}");
     assert_eq!(server.end(), Some(0));
-    // What does not go together is said at once.
+    // What does not go together, or can be read by others, is said at once.
+    let open = folder.0.join("open.pem").to_str().unwrap().to_string();
+    std::fs::copy(&key, &open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();
     let serve = |words: &[&str]| command(&[&["serve", "--listen", "127.0.0.1:0"], words].concat(), "");
     for (words, expected) in [
-        (&["--tls-certificate", &certificate, "--tls-key", &certificate][..], certificate.as_str()),
+        (&["--tls-certificate", &certificate, "--tls-key", &file][..], file.as_str()),
         (&["--tls-certificate", &key, "--tls-key", &key], "there is no certificate in it"),
         (&["--tls-certificate", "nowhere", "--tls-key", &key], "nowhere"),
         (&["--tls-certificate", &certificate], "--tls-key"),
-        (&["--users", &certificate], "chmod 600"),
+        (&["--users", &open], "chmod 600"),
+        (&["--tls-certificate", &certificate, "--tls-key", &open], &format!("chmod 600 {open}")),
+        (&["--users", &file, "--audit", "nowhere/audit"], "nowhere/audit"),
+        (&["--http", "127.0.0.1:0", "--http-token", &open], "chmod 600"),
+        (&["--http-token", &file], "--http <"),
         (&["--users", "nowhere"], "nowhere"),
     ] {
         let (code, _, said) = serve(words);
@@ -169,10 +183,11 @@ fn users_are_added_by_a_command_that_says_what_is_wrong() {
     assert!(Path::new(&file).is_file());
     for (words, input, expected) in [
         (&["user", &file, "ann", "--right", "all"][..], "x", "'all' is no right"),
+        (&["user", &file, "ann"], "elevenchars", "at least 12 characters"),
         (&["user", &file, "an n"], "x", "is no name of a user"),
         (&["user", &file, "ann"], "\n", "a password has"),
         (&["user", &file, "ann", "--remove"], "", "has no user 'ann'"),
-        (&["user", "nowhere/users", "ann"], "x", "nowhere/users"),
+        (&["user", "nowhere/users", "ann"], "a good password", "nowhere/users"),
     ] {
         let (code, _, said) = command(words, input);
         assert!(code == Some(2) && said.contains(expected), "{words:?}: {said}");

@@ -41,7 +41,8 @@ fn serve(folder: &Folder, words: &[&str]) -> Server {
 fn psql(server: &Server, user: &str, statement: &str, input: &str) -> Option<(String, String)> {
     let mut psql = program("psql")?;
     psql.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-U", user, "-X", "-A", "-t", "bank"]);
-    psql.args(["-v", "VERBOSITY=verbose", "-c", statement]).env("PGPASSWORD", user.to_uppercase());
+    psql.args(["-v", "VERBOSITY=verbose", "-c", statement])
+        .env("PGPASSWORD", format!("{}-PASSWORD", user.to_uppercase()));
     let mut child = psql.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
@@ -214,7 +215,10 @@ fn only_who_may_write_copies() {
     std::fs::create_dir_all(&folder.0).unwrap();
     let users = folder.0.join("users").to_str().unwrap().to_string();
     for right in ["call", "write"] {
-        assert_eq!(command(&["user", &users, right, "--right", right], &right.to_uppercase()).0, Some(0));
+        assert_eq!(
+            command(&["user", &users, right, "--right", right], &format!("{}-PASSWORD", right.to_uppercase())).0,
+            Some(0)
+        );
     }
     let server = serve(&folder, &["--users", &users]);
     for statement in ["\\copy s from stdin", "\\copy s to stdout"] {

@@ -4,7 +4,7 @@
 mod clients;
 mod fuzz;
 mod messages;
-mod process;
+pub(crate) mod process;
 mod soak;
 
 /// The money of the bank.

@@ -11,6 +11,7 @@ mod certificates;
 mod client;
 mod clients;
 mod copy;
+mod doors;
 mod edges;
 mod faults;
 #[path = "../common/folder.rs"]

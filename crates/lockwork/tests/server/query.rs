@@ -124,7 +124,7 @@ fn who_may_not_read_learns_nothing() {
     let (users, file) = (folder.0.join("users"), folder.0.join("bank.sql"));
     let (users, file) = (users.to_str().unwrap(), file.to_str().unwrap());
     for right in ["call", "write"] {
-        assert_eq!(command(&["user", users, right, "--right", right], right).0, Some(0));
+        assert_eq!(command(&["user", users, right, "--right", right], "a-good-password").0, Some(0));
     }
     let server = Server::start(&["--init", file, "--users", users]);
     for (user, text, expected) in [
@@ -132,7 +132,7 @@ fn who_may_not_read_learns_nothing() {
         ("call", "SELECT count(*) FROM accounts", "42501"),
         ("call", "SELECT owner FROM nothing GROUP BY owner HAVING count(*) > 1", "42501"),
     ] {
-        let words = format!("host=127.0.0.1 port={} user={user} dbname=bank password={user}", server.port);
+        let words = format!("host=127.0.0.1 port={} user={user} dbname=bank password=a-good-password", server.port);
         let Some(mut psql) = program("psql") else { return };
         let output = psql.args([&words, "-X", "-A", "-t", "-v", "VERBOSITY=verbose", "-c", text]).output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();

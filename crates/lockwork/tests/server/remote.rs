@@ -203,7 +203,7 @@ fn a_password_comes_from_the_url_a_variable_or_a_person() {
     let folder = Folder::new("sql-remote-users");
     std::fs::create_dir_all(&folder.0).unwrap();
     let users = folder.0.join("users").to_str().unwrap().to_string();
-    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "p@ss word").0, Some(0));
+    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "p@ss word of ann").0, Some(0));
     let server = Server::start(&["--init", BANK, "--users", &users]);
     let call = "CALL transfer(1, 2, 1.00);";
     let ask = |variables: &[(&str, &str)], place: &str, words: &[&str]| {
@@ -214,24 +214,24 @@ fn a_password_comes_from_the_url_a_variable_or_a_person() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let good = (Some(0), String::new());
-    assert_eq!(ask(&[], "postgres://ann:p%40ss%20word@127.0.0.1:PORT/bank", &[]), good);
-    assert_eq!(ask(&[("PGPASSWORD", "p@ss word")], "127.0.0.1:PORT", &["--user", "ann"]), good);
-    assert_eq!(ask(&[("PGUSER", "ann"), ("PGPASSWORD", "p@ss word")], "localhost:PORT", &[]), good);
-    let both = [("LOCKWORK_PASSWORD", "p@ss word"), ("PGPASSWORD", "x"), ("USER", "ann")];
+    assert_eq!(ask(&[], "postgres://ann:p%40ss%20word%20of%20ann@127.0.0.1:PORT/bank", &[]), good);
+    assert_eq!(ask(&[("PGPASSWORD", "p@ss word of ann")], "127.0.0.1:PORT", &["--user", "ann"]), good);
+    assert_eq!(ask(&[("PGUSER", "ann"), ("PGPASSWORD", "p@ss word of ann")], "localhost:PORT", &[]), good);
+    let both = [("LOCKWORK_PASSWORD", "p@ss word of ann"), ("PGPASSWORD", "x"), ("USER", "ann")];
     assert_eq!(ask(&both, "127.0.0.1:PORT", &[]), good);
-    let (code, error) = ask(&[("PGPASSWORD", "p@ss word")], "postgres://ann:wrong@localhost:PORT", &[]);
+    let (code, error) = ask(&[("PGPASSWORD", "p@ss word of ann")], "postgres://ann:wrong@localhost:PORT", &[]);
     assert_eq!(code, Some(2));
     assert!(error.contains("error 28P01: Password authentication failed for user \"ann\"") && !error.contains("wrong"));
     let (code, error) = ask(&[], "127.0.0.1:PORT", &["--user", "ann"]);
     assert!(code == Some(2) && error.contains("wants a password of ann\nhint: LOCKWORK_PASSWORD"), "{error}");
-    let (code, error) = ask(&[], "postgres://ann:p%40ss%20word@127.0.0.1:PORT/bank", &["--file", "x"]);
+    let (code, error) = ask(&[], "postgres://ann:p%40ss%20word%20of%20ann@127.0.0.1:PORT/bank", &["--file", "x"]);
     assert!(code == Some(2) && error.contains("cannot be used with"), "{error}");
     let may = "SELECT balance FROM accounts WHERE id = 1";
-    let url = format!("postgres://ann:p%40ss%20word@127.0.0.1:{}", server.port);
+    let url = format!("postgres://ann:p%40ss%20word%20of%20ann@127.0.0.1:{}", server.port);
     let (code, _, error) = command(&["sql", &url, "-c", may], "");
     assert!(code == Some(2) && error.contains("error 42501"), "{error}");
     let none = [("LOCKWORK_PASSWORD", ""), ("PGPASSWORD", "")];
-    let Some(text) = typed(&server, &none, "", &format!("p@ss word\n{call}\n\\q\n")) else { return };
+    let Some(text) = typed(&server, &none, "", &format!("p@ss word of ann\n{call}\n\\q\n")) else { return };
     assert!(text.contains("password of ann:") && text.contains(" 995.00\n"), "{text}");
 }
 

@@ -161,11 +161,11 @@ fn nobody_on_the_way_reads_what_is_sent_and_a_login_is_bound_to_the_certificate(
     let folder = Folder::new("sql-tls-users");
     let Some(authority) = Authority::new(&folder.0) else { return };
     let users = folder.0.join("users").to_str().unwrap().to_string();
-    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "secret").0, Some(0));
+    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "secret-secret").0, Some(0));
     let server = serve(&authority.sign("good", "IP:127.0.0.1", "2"), &["--users", &users]);
     // SSLRequest, whose answer decides.
     let asked = [0, 0, 0, 8, 4, 210, 22, 47];
-    let url = |words: &str| format!("postgres://ann:secret@127.0.0.1:PORT/bank{words}");
+    let url = |words: &str| format!("postgres://ann:secret-secret@127.0.0.1:PORT/bank{words}");
     for (words, is_asked, is_heard) in [("?sslmode=disable", false, true), ("", true, false)] {
         let (_, first, heard) = overheard(&server, b"transfer", |port| url(words).replace("PORT", &port.to_string()));
         assert_eq!((first == asked, heard), (is_asked, is_heard), "{words}");
@@ -174,9 +174,9 @@ fn nobody_on_the_way_reads_what_is_sent_and_a_login_is_bound_to_the_certificate(
     each(
         &server,
         &[
-            (&format!("ann:secret@127.0.0.1:PORT?channel_binding=require&sslrootcert={file}"), &[], 0, &[]),
-            ("ann:secret@127.0.0.1:PORT?channel_binding=require", &[], 0, &[]),
-            ("ann:secret@127.0.0.1:PORT?channel_binding=require&sslmode=disable", &[], 3, &["channel binding"]),
+            (&format!("ann:secret-secret@127.0.0.1:PORT?channel_binding=require&sslrootcert={file}"), &[], 0, &[]),
+            ("ann:secret-secret@127.0.0.1:PORT?channel_binding=require", &[], 0, &[]),
+            ("ann:secret-secret@127.0.0.1:PORT?channel_binding=require&sslmode=disable", &[], 3, &["channel binding"]),
             ("ann:wrong@127.0.0.1:PORT?sslmode=require", &[], 2, &["28P01"]),
         ],
     );
@@ -185,7 +185,7 @@ fn nobody_on_the_way_reads_what_is_sent_and_a_login_is_bound_to_the_certificate(
 
 /// An address of this machine outside the loopback network; finding it sends no packet. A machine without a network has
 /// none, and no script can give it one, so a skip for that reason is never a failure.
-fn far() -> Option<String> {
+pub(crate) fn far() -> Option<String> {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
         Ok(address) if !address.ip().is_loopback() => Some(address.ip().to_string()),
@@ -201,10 +201,10 @@ fn another_machine_has_to_prove_who_it_is() {
     let folder = Folder::new("sql-tls-far");
     let (Some(authority), Some(host)) = (Authority::new(&folder.0), far()) else { return };
     let users = folder.0.join("users").to_str().unwrap().to_string();
-    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "secret").0, Some(0));
+    assert_eq!(command(&["user", &users, "ann", "--right", "call"], "secret-secret").0, Some(0));
     let more = ["--users", &users, "--listen", &format!("{host}:0")];
     let server = serve(&authority.sign("good", &format!("IP:{host}"), "2"), &more);
-    let url = format!("ann:secret@{host}:PORT");
+    let url = format!("ann:secret-secret@{host}:PORT");
     let file = authority.file();
     let sure = format!("{url}?sslrootcert={file}");
     each(

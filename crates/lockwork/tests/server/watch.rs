@@ -163,9 +163,82 @@ fn refused(words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
+fn keys_are_shown_only_where_that_was_asked_for() {
+    for (words, shown) in [(&[][..], "[[\"accounts\",null,0.5],[\"accounts\",null,0.5]]"), (&["--http-keys"], "")] {
+        let (server, page) = watched(words);
+        let mut client = crate::client::Client::of(&server);
+        for _ in 0..130 {
+            client.query("CALL transfer(1, 2, 0.01)").unwrap();
+        }
+        let status = get(&page, "/status.json");
+        let shown = if shown.is_empty() { "[[\"accounts\",\"1\",0.5],[\"accounts\",\"2\",0.5]]" } else { shown };
+        assert!(status.contains(&format!("\"hot\":{shown}")), "{words:?}: {status}");
+        assert_eq!(server.end(), Some(0));
+    }
+}
+
+#[test]
+fn other_machines_see_the_page_with_its_token_only() {
+    let Some(host) = crate::tls::far() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-the-page\n").unwrap();
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let http = format!("{host}:0");
+    let (code, said) = refused(&["--http", &http]);
+    assert!(code == Some(2) && said.contains("--http-token FILE"), "{said}");
+    let server = Server::start(&["--http", &http, "--http-token", token.to_str().unwrap()]);
+    let page = server.ready.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_string();
+    let ask = |path: &str, header: &str| {
+        sent(&page, format!("GET {path} HTTP/1.1\r\nHost: {page}\r\n{header}\r\n").as_bytes())
+    };
+    // YTphLXRva2VuLW9mLXRoZS1wYWdl is a:a-token-of-the-page.
+    let right =
+        ["Authorization: Bearer a-token-of-the-page\r\n", "Authorization: Basic YTphLXRva2VuLW9mLXRoZS1wYWdl\r\n"];
+    for path in ["/", "/metrics", "/status.json"] {
+        for header in ["", "Authorization: Bearer a-token-of-the-pagf\r\n", "Authorization: Basic YTph\r\n"] {
+            let answer = ask(path, header);
+            assert!(answer.starts_with("HTTP/1.1 401") && !answer.contains("lockwork_"), "{path} {header}: {answer}");
+            assert!(answer.contains("www-authenticate: Basic realm"), "{answer}");
+        }
+        for header in right {
+            assert!(ask(path, header).starts_with("HTTP/1.1 200"), "{path} {header}");
+        }
+    }
+    // Those who only look whether it is there need none.
+    assert!(ask("/healthz", "").starts_with("HTTP/1.1 200") && ask("/readyz", "").starts_with("HTTP/1.1 200"));
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn other_machines_ask_for_the_page_by_tls_where_there_is_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = crate::certificates::Authority::new(folder.path());
+    let (Some(authority), Some(host), Some(mut python)) = (authority, crate::tls::far(), program("python3")) else {
+        return;
+    };
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-of-the-page\n").unwrap();
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let [certificate, key] = authority.sign("page", &format!("IP:{host}"), "2");
+    let words = ["--http", &format!("{host}:0"), "--http-token", token.to_str().unwrap()];
+    let server = Server::start(&[&words[..], &["--tls-certificate", &certificate, "--tls-key", &key]].concat());
+    let page = server.ready.split("https://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_string();
+    let ask = "import ssl, sys, urllib.request as r\n\
+               page = r.Request(sys.argv[1], headers={'Authorization': 'Bearer a-token-of-the-page'})\n\
+               opener = r.build_opener(r.ProxyHandler({}), r.HTTPSHandler(context=ssl.create_default_context(cafile=sys.argv[2])))\n\
+               print(opener.open(page).read().decode())";
+    let asked = python.args(["-c", ask, &format!("https://{page}/metrics"), &authority.file()]).output().unwrap();
+    let answer = String::from_utf8_lossy(&asked.stdout);
+    assert!(answer.contains("lockwork_ready 1"), "{answer} {}", String::from_utf8_lossy(&asked.stderr));
+    assert!(!get(&page, "/metrics").contains("lockwork_"), "in the clear");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_browser_shows_what_happens() {
     let (Some(mut chromium), Some(_)) = (program("chromium"), program("psql")) else { return };
-    let (server, page) = watched(&[]);
+    let (server, page) = watched(&["--http-keys"]);
     assert!(!psql(&server, "CALL transfer(1, 2, 1000000.00)"), "the overdraft is accepted");
     assert!(psql(&server, &"CALL transfer(1, 2, 0.01);".repeat(130)));
     let folder = tempfile::tempdir().unwrap();

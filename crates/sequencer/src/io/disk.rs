@@ -1,15 +1,19 @@
 //! The real file system: positioned reads and writes, `fdatasync`, `fallocate`, `flock`, and an io_uring ring on which
 //! a write and its sync are one submission.
+//!
+//! What is made is for its owner only: folders have the mode 0700 and files 0600, whatever the umask lets through. A file
+//! that is a symbolic link is not opened: somebody who may write in the folder could have others' files overwritten. A
+//! folder may be one, so that the log can lie on a disk of its own.
 
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
 use super::{File, Io, Locking, Mode};
@@ -54,6 +58,19 @@ impl Default for Disk {
     }
 }
 
+/// The modes of folders and files.
+const FOLDER: u32 = 0o700;
+const FILE: u32 = 0o600;
+const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
+
+/// Says what the system means by a loop.
+fn told(error: io::Error) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::LOOP) => io::Error::new(error.kind(), "it is a symbolic link, and a file is needed"),
+        _ => error,
+    }
+}
+
 fn ring() -> io::Result<IoUring> {
     let ring = IoUring::new(ENTRIES)?;
     let mut probe = io_uring::Probe::new();
@@ -65,11 +82,11 @@ fn ring() -> io::Result<IoUring> {
 impl Io for Disk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true).write(mode != Mode::Read);
+        options.read(true).write(mode != Mode::Read).mode(FILE).custom_flags(NO_LINK);
         if mode == Mode::Create {
             options.create(true).truncate(true);
         }
-        Ok(Arc::new(DiskFile { file: options.open(path)?, ring: self.ring.clone() }))
+        Ok(Arc::new(DiskFile { file: options.open(path).map_err(told)?, ring: self.ring.clone() }))
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
@@ -79,7 +96,7 @@ impl Io for Disk {
         if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
             self.create_directory(above)?;
         }
-        match fs::create_dir(path) {
+        match fs::DirBuilder::new().mode(FOLDER).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Somebody else may have made it meanwhile.
                 let needed = || io::Error::new(io::ErrorKind::NotADirectory, "it is a file, and a folder is needed");
@@ -117,7 +134,9 @@ impl Io for Disk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Locking> {
-        let mut file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(FILE).custom_flags(NO_LINK);
+        let mut file = options.open(path).map_err(told)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
@@ -249,5 +268,39 @@ impl File for DiskFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.file.set_len(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_for_its_owner_only_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, below) = (Disk::plain(), folder.path().join("above/below"));
+        disk.create_directory(&below).unwrap();
+        let [file, lock, victim] = ["file", "lock", "victim"].map(|name| below.join(name));
+        disk.open(&file, Mode::Create).unwrap();
+        assert!(matches!(disk.lock(&lock).unwrap(), Locking::Held(_)));
+        for (path, mode) in [(below.parent().unwrap(), 0o700), (&below, 0o700), (&file, 0o600), (&lock, 0o600)] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
+        }
+        fs::write(&victim, "kept").unwrap();
+        for path in [&file, &lock] {
+            fs::remove_file(path).unwrap();
+            symlink(&victim, path).unwrap();
+            for mode in [Mode::Read, Mode::Write, Mode::Create] {
+                let refused = disk.open(path, mode).map(drop).unwrap_err().to_string();
+                assert!(refused.contains("symbolic link"), "{refused}");
+            }
+            assert!(disk.lock(path).is_err());
+        }
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+        // A folder may be one.
+        symlink(&below, folder.path().join("elsewhere")).unwrap();
+        disk.open(&folder.path().join("elsewhere/new"), Mode::Create).unwrap();
     }
 }

@@ -13,6 +13,7 @@ mod reading;
 mod simple;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
@@ -26,6 +27,7 @@ use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
 use tokio::sync::{Mutex, watch};
 
+use crate::audit::{Audit, Of};
 use crate::cancel::{Cancel, Entered};
 use crate::catalog::Asker;
 use crate::copy;
@@ -49,10 +51,11 @@ pub(crate) struct Session {
     pub(crate) database: Database,
     /// Whether the client waits for an answer.
     busy: watch::Sender<bool>,
-    /// What the client may do, from its login on.
-    right: OnceLock<Right>,
+    /// What the client may do, and who it is, from its login on.
+    identity: OnceLock<Identity>,
     /// Who has logged in, where there are users: request ids are theirs.
     owner: OnceLock<String>,
+    audit: Option<Audit>,
     /// What ends what it is at, and the key for that.
     pub(crate) cancel: Arc<Cancel>,
     pub(crate) key: (i32, i32),
@@ -71,6 +74,14 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
 }
 
+struct Identity {
+    right: Right,
+    address: SocketAddr,
+    tls: bool,
+    /// The number of the session in the audit log.
+    number: u64,
+}
+
 /// Prepared statements by name, as far as they have one.
 #[derive(Default)]
 struct Names {
@@ -86,12 +97,13 @@ pub(crate) fn who<C: ClientInfo>(client: &C) -> Who {
 }
 
 impl Session {
-    pub(crate) fn new(database: Database, busy: watch::Sender<bool>, entered: &Entered) -> Self {
+    pub(crate) fn new(database: Database, busy: watch::Sender<bool>, entered: &Entered, audit: Option<Audit>) -> Self {
         Self {
             database,
             busy,
-            right: OnceLock::new(),
+            identity: OnceLock::new(),
             owner: OnceLock::new(),
+            audit,
             cancel: entered.cancel.clone(),
             key: entered.key(),
             copying: copy::Slot::default(),
@@ -105,9 +117,26 @@ impl Session {
     }
 
     /// Lets the client do this from now on.
-    pub(crate) fn permit(&self, right: Right) {
+    pub(crate) fn permit(&self, right: Right, of: Of<'_>, number: u64) {
         // A client logs in once.
-        _ = self.right.set(right);
+        _ = self.identity.set(Identity { right, address: of.address, tls: of.tls, number });
+    }
+
+    /// Whether the client may see how procedures are made.
+    pub(crate) fn may_define(&self) -> bool {
+        self.right() == Some(Right::Define)
+    }
+
+    fn right(&self) -> Option<Right> {
+        self.identity.get().map(|identity| identity.right)
+    }
+
+    /// Writes down that something was defined, or was not.
+    fn note_definition(&self, plan: &Plan, user: &str, refusal: Option<&Refusal>) {
+        let (Some(audit), Some(identity)) = (&self.audit, self.identity.get()) else { return };
+        let &Identity { address, tls, number, .. } = identity;
+        let sqlstate = refusal.map_or("00000", |refusal| &refusal.sqlstate);
+        audit.definition(Of { user, address, tls }, number, plan.text(), sqlstate);
     }
 
     /// From now on the client's request ids are those of this user.
@@ -130,7 +159,7 @@ impl Session {
     }
 
     pub(crate) fn allow(&self, kind: Kind) -> Result<(), Refusal> {
-        Right::check(self.right.get().copied(), kind)
+        Right::check(self.right(), kind)
     }
 
     /// Carries out BEGIN, COMMIT and what belongs to them.
@@ -361,7 +390,9 @@ impl Session {
                 return Ok(Answered { rows: row.into_iter().collect(), tag: known.tag.clone(), held: None });
             }
             (Stored::Catalog(asked), Values::Catalog(values)) => {
-                let Answer { rows, held } = self.database.ask(asked, values.clone(), format, self.asker(who)).await?;
+                let asker = self.asker(who);
+                let Answer { rows, held } =
+                    self.database.ask(asked, values.clone(), format, asker, self.may_define()).await?;
                 let tag = Verb::Select.tag(rows.len() as i64);
                 return Ok(Answered { rows, tag, held });
             }
@@ -388,7 +419,11 @@ impl Session {
         if open.is_none() {
             self.admit(None, plan)?;
         }
-        let answer = self.database.run(plan, values, self.owner(), open.as_mut(), &self.reader, &self.cancel).await?;
+        let answer = self.database.run(plan, values, self.owner(), open.as_mut(), &self.reader, &self.cancel).await;
+        if plan.is_definition() {
+            self.note_definition(plan, &who.user, answer.as_ref().err());
+        }
+        let answer = answer?;
         Ok(plan.answered(&answer, format))
     }
 }

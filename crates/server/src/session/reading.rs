@@ -132,7 +132,7 @@ impl Session {
             }
             None => {}
         }
-        if let Some(asked) = self.database.asked(piece, self.asker(who)).await {
+        if let Some(asked) = self.database.asked(piece, self.asker(who), self.may_define()).await {
             reading.go_on(behind);
             let refused = |refusal: Refusal| {
                 // What neither knows is what a query without tables found first.

@@ -6,6 +6,7 @@
 mod hot;
 pub(crate) mod http;
 mod parts;
+mod token;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +20,9 @@ use serde_json::{Value, json};
 
 use crate::verb::Verb;
 use hot::Hot;
+pub use http::Page;
 use parts::Parts;
+pub use token::{Token, TokenError};
 
 /// The upper bounds of the buckets of times, in microseconds; one more is without bound.
 const BOUNDS_US: [u64; 18] = [
@@ -97,6 +100,7 @@ pub(crate) struct Watch {
     pub(crate) connections: AtomicU64,
     pub(crate) connected: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) displaced: AtomicU64,
     pub(crate) wrong_logins: AtomicU64,
     statements: [AtomicU64; Verb::ALL.len()],
     calls: AtomicU64,
@@ -129,6 +133,7 @@ impl Default for Watcher {
             connections: AtomicU64::new(0),
             connected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
             wrong_logins: AtomicU64::new(0),
             statements: std::array::from_fn(|_| AtomicU64::new(0)),
             calls: AtomicU64::new(0),
@@ -211,7 +216,7 @@ impl Watch {
 
     /// Whether it is ready, and why not; behind it which other parts are not there, for which calls wait.
     fn readiness(&self) -> (bool, String) {
-        let state = &self.status()["state"];
+        let state = &self.status(false)["state"];
         let why = state["why"].as_str().map_or(String::new(), |why| format!(": {why}"));
         let missing = lock(&self.parts).as_ref().map(Parts::missing).unwrap_or_default();
         let name = state["name"].as_str().unwrap_or_default();
@@ -293,6 +298,8 @@ impl Watch {
         put("connections", "gauge", "Clients.", &of(&self.connections));
         put("connections_total", "counter", "Clients that came.", &of(&self.connected));
         put("connections_refused_total", "counter", "Clients too many.", &of(&self.refused));
+        let help = "Unfinished logins that gave way to new connections.";
+        put("logins_displaced_total", "counter", help, &of(&self.displaced));
         put("logins_refused_total", "counter", "Wrong passwords.", &of(&self.wrong_logins));
         let verbs = Verb::ALL.iter().zip(&self.statements);
         let verbs: Vec<_> =
@@ -361,7 +368,8 @@ impl Watch {
     }
 
     /// What the page shows.
-    fn status(&self) -> Value {
+    /// What the page shows; the values of hot keys only with `shows_keys`.
+    fn status(&self, shows_keys: bool) -> Value {
         let state = match *lock(&self.state) {
             State::Starting(stage @ Stage::Recovering(progress)) => {
                 let by_records = progress.total_records > 0;
@@ -389,7 +397,8 @@ impl Watch {
             .map(|((what, sqlstate, message), count)| json!([what, sqlstate, message, count]))
             .collect();
         let hot = lock(&self.hot);
-        let hot: Vec<_> = hot.top(HOT_SHOWN).into_iter().map(|((t, key), share)| json!([t, key, share])).collect();
+        let hot = hot.top(HOT_SHOWN).into_iter();
+        let hot: Vec<_> = hot.map(|((t, key), share)| json!([t, shows_keys.then_some(key), share])).collect();
         let log: serde_json::Map<_, _> =
             counters(&self.statistics()).into_iter().map(|(name, _, value)| (name.to_string(), value.into())).collect();
         json!({
@@ -474,12 +483,12 @@ mod tests {
     #[test]
     fn it_is_told_how_far_recovery_is() {
         let watcher = Watcher::default();
-        assert_eq!(watcher.0.status()["state"]["name"], "starting");
+        assert_eq!(watcher.0.status(false)["state"]["name"], "starting");
         let bytes = sequencer::Progress { done_bytes: 5, total_bytes: 10, calls: 7, ..Default::default() };
         watcher.starting(Stage::Recovering(bytes));
         let why = "recovered 5 of 10 bytes (50 %) of checkpoint and log, replayed 7 calls";
         let state = json!({ "name": "recovering", "done": 5, "total": 10, "why": why });
-        assert_eq!(watcher.0.status()["state"], state);
+        assert_eq!(watcher.0.status(false)["state"], state);
         assert_eq!(
             (watcher.0.progress(), watcher.0.readiness()),
             (why.into(), (false, format!("recovering: {why}\n")))
@@ -490,9 +499,9 @@ mod tests {
         assert_eq!(watcher.0.readiness(), (false, "recovering: replayed 3 of 4 records (75 %)\n".into()));
         assert!(watcher.0.metrics().contains("lockwork_recovery_records{part=\"done\"} 3\n"));
         watcher.starting(Stage::Connecting);
-        assert_eq!(watcher.0.status()["state"]["name"], "starting");
+        assert_eq!(watcher.0.status(false)["state"]["name"], "starting");
         watcher.0.ending();
-        assert_eq!(watcher.0.status()["state"]["name"], "ending");
+        assert_eq!(watcher.0.status(false)["state"]["name"], "ending");
         assert_eq!(watcher.0.readiness(), (false, "ending\n".into()));
         watcher.stopped("record 7: it differs");
         assert_eq!(watcher.0.readiness(), (false, "stopped: record 7: it differs\n".into()));

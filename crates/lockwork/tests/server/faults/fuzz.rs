@@ -211,7 +211,7 @@ fn wrong_passwords_keep_nobody_out() {
     let folder = Folder::new("serve-passwords");
     std::fs::create_dir_all(&folder.0).unwrap();
     let file = folder.0.join("users").to_str().unwrap().to_string();
-    let set = command(&["user", &file, "ann", "--right", "define"], "right");
+    let set = command(&["user", &file, "ann", "--right", "define"], "right-password");
     assert_eq!(set.0, Some(0), "{}", set.2);
     let server = Server::start(&["--init", BANK, "--users", &file, "--http", "127.0.0.1:0"]);
     let page = server.ready.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_string();
@@ -231,14 +231,15 @@ fn wrong_passwords_keep_nobody_out() {
                     let user = if at % 2 == 0 { "ann" } else { "nobody" };
                     let refused = runtime.block_on(login(user, "wrong")).err().unwrap();
                     let code = refused.code().map(|code| code.code().to_string());
-                    assert_eq!(code.as_deref(), Some("28P01"), "{refused:?}");
+                    // Or too many others of this address wait.
+                    assert!(matches!(code.as_deref(), Some("28P01" | "28000")), "{refused:?}");
                     wrong.fetch_add(1, Relaxed);
                 }
             });
         }
         while Instant::now() < ended {
             let asked = Instant::now();
-            let (client, connection) = runtime.block_on(login("ann", "right")).unwrap();
+            let (client, connection) = runtime.block_on(login("ann", "right-password")).unwrap();
             let connection = runtime.spawn(connection);
             runtime.block_on(client.batch_execute("CALL transfer(1, 2, 0.00)")).unwrap();
             slowest = slowest.max(asked.elapsed());
@@ -251,9 +252,9 @@ fn wrong_passwords_keep_nobody_out() {
     let wrong = wrong.into_inner();
     let grown = memory[memory.len() - 1].saturating_sub(memory[memory.len() / 3]);
     println!("{wrong} wrong passwords; the slowest right one took {slowest:?}; {grown} KiB in the last two thirds");
-    // A login that nobody gets to is ended after a minute.
+    // What others guess beside it delays the right one by four seconds at most.
     assert!(slowest < Duration::from_secs(20), "{slowest:?}");
-    assert!(wrong > 100 && grown < 8 << 10, "{wrong} {memory:?}");
+    assert!(wrong > 50 && grown < 8 << 10, "{wrong} {memory:?}");
     assert_eq!(metric(&page, "lockwork_logins_refused_total"), wrong);
     // What is no proof at all is told so, and nothing is done for who sent it.
     for proof in [&b"SCRAM-SHA-256\0\xff\xff\xff\xfe"[..], b"", b"SCRAM-SHA-256\0\0\0\0\x7fn,,", b"md5\0\0\0\0\0"] {
@@ -266,7 +267,7 @@ fn wrong_passwords_keep_nobody_out() {
         assert!(answer.contains("FATAL") && !answer.contains("accounts"), "{proof:?}: {answer}");
     }
     let thrown = fuzz(server.port, seed(), Duration::from_secs(2), &AtomicBool::new(false));
-    let (client, connection) = runtime.block_on(login("ann", "right")).unwrap();
+    let (client, connection) = runtime.block_on(login("ann", "right-password")).unwrap();
     let connection = runtime.spawn(connection);
     runtime.block_on(client.batch_execute("CALL transfer(1, 2, 0.00)")).unwrap();
     drop(client);

@@ -29,14 +29,14 @@ fn who_does_not_go_on_is_sent_away() {
     let folder = Folder::new("serve-patience");
     std::fs::create_dir_all(&folder.0).unwrap();
     let users = folder.0.join("users");
-    let set = command(&["user", users.to_str().unwrap(), "ann", "--right", "define"], "secret");
+    let set = command(&["user", users.to_str().unwrap(), "ann", "--right", "define"], "secret-secret");
     assert_eq!(set.0, Some(0), "{}", set.2);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let start = |users: Option<Users>| {
         let open = OpenOptions { engine: EngineKind::Deterministic, ..OpenOptions::default() };
         // Longer than a login takes on a busy machine.
         let patience = Duration::from_secs(2);
-        let options = Options { patience, users, connections: 8, ..Options::default() };
+        let options = Options { login: patience, patience, users, connections: 8, ..Options::default() };
         let database = Lockwork::open_volatile(&open).unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
         let server = runtime.block_on(lockwork_server::Server::listen(address, database, options)).unwrap();
@@ -71,7 +71,7 @@ fn before_the_login_messages_are_short() {
     let folder = Folder::new("serve-before-login");
     std::fs::create_dir_all(&folder.0).unwrap();
     let users = folder.0.join("users").to_str().unwrap().to_string();
-    assert_eq!(command(&["user", &users, "ann", "--right", "define"], "secret").0, Some(0));
+    assert_eq!(command(&["user", &users, "ann", "--right", "define"], "secret-secret").0, Some(0));
     let server = Server::start(&["--users", &users]);
     for (kind, length) in [(b'd', 59 << 20), (b'B', 59 << 20), (b'Q', 20), (b'p', 20_000)] {
         let begin = [&startup("ann")[..], &[kind], &i32::to_be_bytes(length), &[b'x'; 1000]].concat();

@@ -169,7 +169,7 @@ fn a_wrong_password_is_tried_at_one_server() {
     let folder = Folder::new("sql-hosts-users");
     std::fs::create_dir_all(&folder.0).unwrap();
     let users = folder.0.join("users").to_str().unwrap().to_string();
-    assert_eq!(command(&["user", &users, "ann", "--right", "define"], "right").0, Some(0));
+    assert_eq!(command(&["user", &users, "ann", "--right", "define"], "right-password").0, Some(0));
     let servers = [(); 2].map(|()| Server::start(&["--init", BANK, "--users", &users]));
     let open = Server::start(&["--init", BANK]);
     let place = [closed(), at(&servers[0]), at(&servers[1]), at(&open)].join(",");
@@ -177,7 +177,7 @@ fn a_wrong_password_is_tried_at_one_server() {
     assert!(code == Some(2) && error.contains("28P01") && error.contains("none of 2 servers"), "{error}");
     let (code, _, error) = sql(&place, &[], CALL);
     assert!(code == Some(2) && error.contains("wants a password of ann"), "{error}");
-    assert_eq!(sql(&format!("postgres://ann:right@{place}/bank"), &[], CALL).1, "left\n999.00\n");
+    assert_eq!(sql(&format!("postgres://ann:right-password@{place}/bank"), &[], CALL).1, "left\n999.00\n");
     for server in servers.into_iter().chain([open]) {
         assert_eq!(server.end(), Some(0));
     }
