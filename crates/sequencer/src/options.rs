@@ -112,8 +112,8 @@ impl Options {
             let value = format!("{:?}", self.request_window);
             return Err(refuse("request_window", value, "1 second to 7 days is possible"));
         }
-        if self.request_memory > 1 << 40 {
-            return Err(refuse("request_memory", self.request_memory, "up to 1 TiB is possible"));
+        if !(1..=1 << 40).contains(&self.request_memory) {
+            return Err(refuse("request_memory", self.request_memory, "1 byte to 1 TiB is possible"));
         }
         if self.async_interval.is_zero() || self.async_interval > Duration::from_secs(60) {
             let value = format!("{:?}", self.async_interval);

@@ -27,6 +27,8 @@ pub(crate) const LIST: &[(&str, &str)] = &[
 pub(crate) const MORE: &[(&str, &str)] = &[
     ("default_table_access_method", "heap"),
     ("max_index_keys", "32"),
+    // asyncpg switches it off while it asks the catalog for types.
+    ("jit", "off"),
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
     (READ_ONLY, "off"),

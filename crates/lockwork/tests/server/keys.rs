@@ -108,3 +108,32 @@ fn queries_of_whole_tables_take_arrays() {
         assert_eq!(server.end(), Some(0));
     });
 }
+
+#[test]
+fn conditions_beside_a_key_hold_of_the_rows_that_they_hold_of_without_it() {
+    block_on(async {
+        let (server, client) = numbers().await;
+        client
+            .batch_execute("CREATE TABLE q (id INT PRIMARY KEY, a VARCHAR(8) NOT NULL, n DECIMAL(8, 2) NOT NULL)")
+            .await
+            .unwrap();
+        client.batch_execute("INSERT INTO q VALUES (1, 'ab', 1)").await.unwrap();
+        for condition in ["a || 'cd' = 'abcd'", "n / 3 > 0.33", "n * 3 > 2.99", "NOT a || a <> 'abab'"] {
+            for key in ["", "id = 1 AND ", "id IN (1, 2) AND "] {
+                let rows = client.query(&format!("SELECT id FROM q WHERE {key}{condition}"), &[]).await.unwrap();
+                assert_eq!(rows.len(), 1, "{key}{condition}");
+            }
+        }
+        // A statement that cannot be a query is refused.
+        for condition in ["a || 'cd' <> 'abcd'", "n / 3 <= 0.33"] {
+            let delete = format!("DELETE FROM q WHERE id = 1 AND {condition}");
+            let refused = client.batch_execute(&delete).await.unwrap_err();
+            assert_eq!(refused.code().map(|code| code.code()), Some("0A000"), "{refused}");
+        }
+        // What asyncpg asks before it looks for the types of arrays.
+        let jit = "SELECT current_setting('jit') AS cur, set_config('jit', 'off', false) AS new";
+        let row = client.query_one(jit, &[]).await.unwrap();
+        assert_eq!([row.get::<_, String>(0), row.get(1)], ["off", "off"]);
+        assert_eq!(server.end(), Some(0));
+    });
+}

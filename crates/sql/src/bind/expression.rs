@@ -265,6 +265,10 @@ impl Binder<'_> {
                     let hint = "numbers and timestamps are made texts by clients, and by a server's queries only";
                     return Err(SqlError::new(state::DATATYPE, other.place, message).hint(hint));
                 };
+                if self.as_query {
+                    let message = "|| in a condition beside the key would join texts with the bytes that fill them";
+                    return unsupported(place, message, "compare the texts one by one");
+                }
                 let parts = a.size + b.size;
                 return node(ExprKind::Concat(vec![a, b]), Ty::String(x.saturating_add(y)), place, parts);
             }
@@ -283,6 +287,10 @@ impl Binder<'_> {
             }
             (Arithmetic::Mul, Ty::Number(x), Ty::Number(y)) if x + y <= 18 => arithmetic(op, a, b, Ty::Number(x + y)),
             (Arithmetic::Div, Ty::Number(0), Ty::Number(0)) => arithmetic(op, a, b, Ty::Number(0)),
+            (Arithmetic::Div, Ty::Number(_), Ty::Number(_)) if self.as_query => {
+                let message = "a quotient of decimals in a condition beside the key would be rounded to their decimals";
+                unsupported(place, message, "multiply the other side: n > 3 * x instead of n / 3 > x")
+            }
             (Arithmetic::Div, Ty::Number(x), Ty::Number(y)) if x.max(y) + y - x <= 18 => {
                 let scale = x.max(y);
                 let a = rescale(a, x, scale + y)?;

@@ -87,6 +87,9 @@ pub(crate) struct Binder<'a> {
     capacity: u32,
     /// The decimals that `$1` and so on have at least in expressions.
     scales: &'a [u8],
+    /// Whether this is a condition beside the key of a single statement: it has to hold of the rows that it holds of in
+    /// a query, so what procedures compute otherwise is refused.
+    as_query: bool,
 }
 
 impl<'a> Binder<'a> {
@@ -115,6 +118,7 @@ impl<'a> Binder<'a> {
             constant: None,
             capacity: 1,
             scales: &[],
+            as_query: false,
         }
     }
 

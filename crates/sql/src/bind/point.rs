@@ -113,6 +113,7 @@ impl Binder<'_> {
             }
         }
         let mut rest: Option<Expr> = None;
+        self.as_query = self.lifted.is_some();
         for term in terms.into_iter().flatten() {
             let condition = match term {
                 Term::Condition(condition) if self.is_sought(&condition, info.types[condition.column]) => {
@@ -128,6 +129,7 @@ impl Binder<'_> {
                 }
             });
         }
+        self.as_query = false;
         debug_assert!(self.row.as_ref().is_some_and(|(row, _)| *row == source), "conditions read this row");
         Ok(Point { key, lists, rest })
     }
