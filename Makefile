@@ -53,6 +53,7 @@ fmt:
 lint: fmt rtl-lint
 	$(SETUP)
 	$(CARGO) clippy --workspace --all-targets --profile quick -- -D warnings
+	./scripts/deny
 
 # Verilator, Yosys, nextpnr and z3 into target/rtl-tools, if they are not there.
 rtl-tools:

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use lockwork_memory::Pages;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode, SIGNED, scan_stride};
 use lockwork_procedure::program::{Field, Procedure};
@@ -299,7 +300,12 @@ fn fields(declared: &[(&str, ColumnType, u32)], offsets: &mut impl Iterator<Item
     declared.iter().map(field).collect()
 }
 
-fn procedure(seed: u64) -> Procedure {
+/// A random procedure, which the verifier probably accepts.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn procedure(seed: u64) -> Procedure {
     use ColumnType::{Bytes, Char, I64};
     let schemas = schemas();
     let most = schemas.iter().map(|schema| scan_stride(schema, None)).max().unwrap() * ROWS_OF_SCAN;
@@ -356,7 +362,11 @@ fn procedure(seed: u64) -> Procedure {
 }
 
 /// An engine with a few rows in each table and these procedures.
-fn prepared(mut engine: Box<dyn Engine>, procedures: &[Procedure]) -> Box<dyn Engine> {
+///
+/// # Panics
+/// When it refuses one of them.
+#[must_use]
+pub fn prepared(mut engine: Box<dyn Engine>, procedures: &[Procedure]) -> Box<dyn Engine> {
     for (number, schema) in schemas().into_iter().enumerate() {
         let (name, bytes) = (schema.name().to_string(), (schema.row_bytes() - 16) as usize);
         engine.create_table(schema, 4).unwrap();
@@ -457,10 +467,45 @@ pub fn check(what: &str, make: Make<'_>, seeds: Range<u64>) -> Tally {
     total
 }
 
+/// Makes calls one by one on a serial engine whose blocks and rows lie each between pages that nobody may touch, and on
+/// one without; `prepare` gives both what they need. An access that leaves a block or a row ends the process.
+///
+/// # Panics
+/// When the two answer differently.
+pub fn check_bounds(prepare: &dyn Fn(Box<dyn Engine>) -> Box<dyn Engine>, calls: &Batch) {
+    let engine = |pages| {
+        let options = Options { threads: 1, pages, ..Options::default() };
+        prepare(create(EngineKind::Serial, options).unwrap())
+    };
+    let (mut guarded, mut plain) = (engine(Pages::Guarded), engine(Pages::Plain));
+    for (number, block) in calls.blocks().enumerate() {
+        let bytes = guarded.procedure(block.procedure()).unwrap().block_bytes;
+        let run = |engine: &mut dyn Engine, mut one: Batch| {
+            one.push(block.procedure()).unwrap().bytes()[32..bytes].copy_from_slice(&block.bytes()[32..bytes]);
+            engine.submit(one).unwrap_or_else(|refused| panic!("{refused}"));
+            engine.complete().unwrap().unwrap().batch.block(0).bytes().to_vec()
+        };
+        let here = run(&mut *guarded, Batch::guarded(bytes as u32).unwrap());
+        let there = run(&mut *plain, Batch::new(bytes as u32, 1).unwrap());
+        assert_eq!(here, there, "call {number}");
+    }
+    compare_digests(&*guarded, &*plain).unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn random_procedures_stay_inside_their_blocks_and_rows() {
+        for seeds in [0..30, 30..60] {
+            let procedures = procedures(seeds.clone());
+            let stride = procedures.iter().map(|one| one.layout().block_bytes).max().unwrap();
+            let calls = calls(procedures.len(), 300, stride, &mut Random(seeds.start));
+            check_bounds(&|engine| prepared(engine, &procedures), &calls);
+        }
+    }
 
     #[test]
     fn the_random_procedures_use_every_instruction() {

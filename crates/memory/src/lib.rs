@@ -25,7 +25,15 @@ pub enum Pages {
     Huge,
     /// Plain pages only; for measuring what huge pages are worth.
     Plain,
+    /// Plain pages between two that nobody may touch: one access behind the buffer ends the process. For tests and fuzz
+    /// targets, as every buffer takes three pages at least.
+    #[doc(hidden)]
+    Guarded,
 }
+
+/// Bytes of a page that can be guarded: of the largest that the supported systems have.
+#[doc(hidden)]
+pub const GUARD: usize = 64 << 10;
 
 /// A buffer could not be had.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -70,6 +78,9 @@ impl Buffer {
     /// [`OutOfMemory`] when the system refuses.
     pub fn zeroed(bytes: usize, pages: Pages, what: &'static str) -> Result<Self, OutOfMemory> {
         let refused = || OutOfMemory { what, bytes };
+        if pages == Pages::Guarded {
+            return Self::guarded(bytes).ok_or_else(refused);
+        }
         if bytes >= HUGE_PAGE {
             return Self::mapped(bytes, pages).ok_or_else(refused);
         }
@@ -95,6 +106,38 @@ impl Buffer {
         // SAFETY: the range lies in the mapping made above; advice changes no byte, and a refusal leaves plain pages.
         unsafe { libc::madvise(start.cast(), bytes, advice) };
         Some(Self { start: NonNull::new(start)?, bytes, source: Source::Mapping(NonNull::new(base)?, length) })
+    }
+
+    /// A buffer that ends where a page begins which nobody may touch.
+    fn guarded(bytes: usize) -> Option<Self> {
+        let bytes = bytes.max(1).checked_next_multiple_of(LINE)?;
+        let inner = bytes.checked_next_multiple_of(GUARD)?;
+        let length = inner.checked_add(2 * GUARD)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let source = Source::Mapping(NonNull::new(base.cast())?, length);
+        let first = base.cast::<u8>().wrapping_add(GUARD);
+        let buffer = Self { start: NonNull::new(first.wrapping_add(inner - bytes))?, bytes, source };
+        // SAFETY: the range lies in the mapping made above, whose other pages stay as they are.
+        let opened = unsafe { libc::mprotect(first.cast(), inner, libc::PROT_READ | libc::PROT_WRITE) };
+        (opened == 0).then_some(buffer)
+    }
+
+    /// Takes `bytes` bytes from `offset` on away from everybody, where they are whole pages.
+    ///
+    /// # Panics
+    /// When they lie outside, or the system refuses, as it does where they are no whole pages.
+    #[doc(hidden)]
+    pub fn forbid(&self, offset: usize, bytes: usize) {
+        let start = self.as_ptr().wrapping_add(offset);
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset}");
+        // SAFETY: the pages are this buffer's alone; that nobody uses them any more is what the caller wants to know.
+        let forbidden = unsafe { libc::mprotect(start.cast(), bytes, libc::PROT_NONE) };
+        assert_eq!(forbidden, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// The first byte. It stays where it is until the buffer is dropped.
@@ -185,9 +228,44 @@ mod tests {
         }
     }
 
+    /// What may be done at an address: as `rw-p` in the system's list.
+    fn rights(address: *const u8) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let holds = |line: &&str| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (from, to) = range.split_once('-').unwrap();
+            let bound = |text| usize::from_str_radix(text, 16).unwrap();
+            (bound(from)..bound(to)).contains(&(address as usize))
+        };
+        maps.lines().find(holds).map_or("not mapped".into(), |line| line.split(' ').nth(1).unwrap().into())
+    }
+
+    #[test]
+    fn a_guarded_buffer_lies_between_pages_that_nobody_may_touch() {
+        for bytes in [1, 64, 4096, GUARD, GUARD + 64, HUGE_PAGE] {
+            let buffer = Buffer::zeroed(bytes, Pages::Guarded, "test").unwrap();
+            assert_eq!(buffer.capacity(), bytes.next_multiple_of(LINE));
+            let (first, end) = (buffer.as_ptr(), buffer.as_ptr().wrapping_add(buffer.capacity()));
+            assert_eq!(
+                (first as usize % LINE, rights(first), rights(end.wrapping_sub(1))),
+                (0, "rw-p".into(), "rw-p".into())
+            );
+            assert_eq!(rights(end), "---p");
+            assert_eq!(rights(first.wrapping_sub(GUARD)), "---p");
+            // SAFETY: the buffer is so long.
+            unsafe { std::ptr::write_bytes(first, 0xEE, buffer.capacity()) };
+        }
+        let buffer = Buffer::zeroed(3 * GUARD, Pages::Guarded, "test").unwrap();
+        buffer.forbid(GUARD, GUARD);
+        let at = |offset| rights(buffer.as_ptr().wrapping_add(offset));
+        assert_eq!([at(GUARD - 1), at(GUARD), at(2 * GUARD - 1), at(2 * GUARD)], ["rw-p", "---p", "---p", "rw-p"]);
+    }
+
     #[test]
     fn an_impossible_size_is_refused_by_name() {
-        let error = Buffer::zeroed(usize::MAX - 4096, Pages::Huge, "rows").unwrap_err();
-        assert!(error.to_string().contains("rows"));
+        for pages in [Pages::Huge, Pages::Guarded] {
+            let error = Buffer::zeroed(usize::MAX - 4096, pages, "rows").unwrap_err();
+            assert!(error.to_string().contains("rows"));
+        }
     }
 }

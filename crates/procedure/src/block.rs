@@ -275,6 +275,21 @@ impl Batch {
         Ok(Self { buffer, stride, len: 0, capacity, requests: Vec::new() })
     }
 
+    /// Room for one block, between pages that nobody may touch: an access behind it ends the process. For tests.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[doc(hidden)]
+    pub fn guarded(block_bytes: u32) -> Result<Self, OutOfMemory> {
+        let mut batch = Self::new(block_bytes, 0)?;
+        batch.buffer = Buffer::zeroed(batch.stride, Pages::Guarded, "a transaction block")?;
+        batch.capacity = 1;
+        Ok(batch)
+    }
+
     /// Bytes from one block to the next: a multiple of 64.
     #[must_use]
     #[inline]

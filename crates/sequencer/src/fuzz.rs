@@ -163,6 +163,7 @@ pub fn joins_journal(journal: &SimulatedJournal) -> Result<Digest, Error> {
         let journal = Arc::new(journal.another());
         Sequencer::join(journal, disk, Path::new("/n"), Options::default(), node, engine, &mut |_| ())
     };
+    journal.hurry();
     match join() {
         Ok((node, _)) => {
             let digest = node.digest().expect("a node that has begun has a digest");

@@ -15,6 +15,9 @@
 //! Allocation: each thread's stripe holds a few row numbers under its own lock and fetches or returns them in
 //! batches under the common one.
 //!
+//! With [`Pages::Guarded`] each row ends where a page begins that nobody may touch, so `stride` is that of such a row,
+//! and the directory has the address of the first row, which is not where its extent begins.
+//!
 //! Invariant: a number that was handed out is backed by memory until the slab is dropped; rows never move.
 //! Trade-off: an entry that is partly filled wastes numbers, not memory: tens of extents of 4 Mi numbers at most.
 
@@ -22,7 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use lockwork_memory::{Buffer, HUGE_PAGE, OutOfMemory, Pages};
+use lockwork_memory::{Buffer, GUARD, HUGE_PAGE, OutOfMemory, Pages};
 
 use crate::row::RowPtr;
 use crate::stripe::{Padded, STRIPES, stripe};
@@ -87,6 +90,10 @@ struct Reserve {
 #[derive(Debug)]
 pub(crate) struct Slab {
     stride: usize,
+    /// Bytes of a row that nobody may touch, behind it.
+    guard: usize,
+    /// Where the first row of an extent is.
+    first: usize,
     pages: Pages,
     directory: Box<[AtomicPtr<u8>]>,
     reserves: [Padded<Mutex<Reserve>>; STRIPES],
@@ -103,8 +110,17 @@ impl Slab {
     fn with_limit(stride: usize, hint: usize, pages: Pages, limit: u64) -> Result<Self, NoRow> {
         assert!(stride > 0 && stride.is_multiple_of(64), "a row is whole cache lines");
         let common = Common { extents: Vec::new(), current: 0, next: 0, entries: 0, limit, freed: Vec::new() };
+        let (stride, guard, first) = match pages {
+            Pages::Guarded => {
+                let room = stride.next_multiple_of(GUARD);
+                (room + GUARD, GUARD, room - stride)
+            }
+            Pages::Huge | Pages::Plain => (stride, 0, 0),
+        };
         let slab = Self {
             stride,
+            guard,
+            first,
             pages,
             directory: (0..ENTRIES).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect(),
             reserves: Default::default(),
@@ -261,10 +277,13 @@ impl Slab {
         let bytes = if wanted <= room { bytes } else { room as usize * self.stride };
         let buffer = Buffer::zeroed(bytes, self.pages, "rows").map_err(NoRow::Memory)?;
         let rows = ((buffer.capacity() / self.stride) as u64).min(room);
+        if self.guard > 0 {
+            (1..=rows as usize).for_each(|row| buffer.forbid(row * self.stride - self.guard, self.guard));
+        }
         let start = (common.entries as u64) << ENTRY_BITS;
         let entries = rows.div_ceil(1 << ENTRY_BITS) as usize;
         for entry in 0..entries {
-            let address = buffer.as_ptr().wrapping_add((entry << ENTRY_BITS) * self.stride);
+            let address = buffer.as_ptr().wrapping_add((entry << ENTRY_BITS) * self.stride + self.first);
             self.directory[common.entries + entry].store(address, Ordering::Release);
         }
         common.entries += entries;
@@ -294,6 +313,26 @@ mod tests {
         let mut sorted: Vec<_> = addresses.into_iter().collect();
         sorted.sort_unstable();
         assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= 192));
+    }
+
+    #[test]
+    fn guarded_rows_end_where_nobody_may_touch_anything() {
+        let slab = Slab::new(192, 3, Pages::Guarded).unwrap();
+        let mut places = HashSet::new();
+        for _ in 0..40 {
+            // SAFETY: just allocated.
+            let row = unsafe { slab.row(slab.allocate().unwrap().number) };
+            // SAFETY: this thread alone has the row, which is 192 bytes long.
+            unsafe { std::ptr::write_bytes(row.as_ptr(), 0xEE, 192) };
+            let end = row.as_ptr() as usize + 192;
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let behind = maps.lines().find(|line| line.starts_with(&format!("{end:x}-"))).expect("a page of its own");
+            assert!(behind.contains(" ---p "), "{behind}");
+            assert!(places.insert(slab.place(row).expect("its place")));
+        }
+        let mut rows = 0;
+        slab.for_each(|_| rows += 1);
+        assert!(rows >= 40);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The numbers of sessions: none is given out twice before all have been, and none tells the next.
 //!
-//! A counter runs through a permutation of the bits below the era, a Feistel network whose rounds are SipHash-1-3 with a
-//! key of the registry's own. So a client cannot compute the session of another client from its own.
+//! A counter runs through a permutation of the bits below the era, a Feistel network whose rounds are SipHash-1-3 with
+//! a key of the registry's own. So a client cannot compute the session of another client from its own.
 //!
 //! *Trade-off*: [`ERA_SHIFT`] bits are few enough to be tried one after the other. A session keeps machines apart; what
 //! keeps strangers out is the cluster's key.

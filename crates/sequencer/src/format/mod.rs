@@ -17,8 +17,8 @@ pub(crate) mod items;
 /// The format version that is written and read.
 pub const VERSION: u32 = 1;
 
-/// No log has a record of this number: nodes that have parts of the tables stamp calls by the number of their record and
-/// 20 bits more.
+/// No log has a record of this number: nodes that have parts of the tables stamp calls by the number of their record
+/// and 20 bits more.
 pub(crate) const RECORDS_END: u64 = 1 << 44;
 
 /// Takes pieces off the front of a payload. What is missing is an error in words.

@@ -31,6 +31,8 @@ struct State {
     lost: u64,
     /// Bytes that all messages may take together.
     capacity: usize,
+    /// Reads return at once, also when there is no message.
+    hurries: bool,
     chance: Chance,
 }
 
@@ -77,6 +79,7 @@ impl SimulatedJournal {
             stranded: Vec::new(),
             lost: 0,
             capacity: usize::MAX,
+            hurries: false,
             chance: Chance(seed),
         };
         Self { state: Arc::new((state.into(), Condvar::new())), cut: Arc::default() }
@@ -96,6 +99,11 @@ impl SimulatedJournal {
     /// From now on so many of a thousand requests are lost, and so many answers.
     pub fn lose(&self, per_mille: u64) {
         self.state().lost = per_mille;
+    }
+
+    /// From now on a read that finds no message returns at once: nodes that are to end soon do.
+    pub fn hurry(&self) {
+        self.state().hurries = true;
     }
 
     /// Gives all messages together so many bytes.
@@ -242,7 +250,7 @@ impl Journal for SimulatedJournal {
         state.arrive();
         while state.next() <= first {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || state.hurries {
                 return Ok(Messages { first, messages: Vec::new() });
             }
             state = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
