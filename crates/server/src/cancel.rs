@@ -207,6 +207,12 @@ impl Cancels {
         Ok(Entered { cancels: self.clone(), key, cancel })
     }
 
+    /// All clients have been told that the server ends: nothing that their connections are at is waited for.
+    pub(crate) fn end(&self) {
+        let all: Vec<Arc<Cancel>> = self.all().values().cloned().collect();
+        all.iter().for_each(|cancel| cancel.leave());
+    }
+
     /// Cancels what the connection with this key is at, if there is one.
     pub(crate) fn cancel(&self, number: i32, secret: i32) {
         let key = u64::from(number as u32) << 32 | u64::from(secret as u32);

@@ -235,6 +235,10 @@ impl Server {
 
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
     ///
+    /// It returns though queries may still run in threads of the runtime that may block: their clients have gone, and
+    /// they end at their next look whether they are to. A program that ends shuts its runtime down without waiting for
+    /// them (`Runtime::shutdown_background`).
+    ///
     /// # Errors
     /// Why something that was acknowledged may not be durable.
     pub async fn run(mut self) -> Result<(), Error> {
@@ -293,7 +297,9 @@ impl Server {
             over.send_replace(true);
             drop(timeout(FAREWELL, all(&mut connections)).await);
         }
-        connections.shutdown().await;
+        // Queries end at their next look; one that looks too seldom is not waited for.
+        self.database.cancels.end();
+        drop(timeout(FAREWELL, connections.shutdown()).await);
         tokio::task::block_in_place(|| self.database.close())
     }
 }

@@ -95,18 +95,34 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
     let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address))).transpose()?;
-    if arguments.join.is_wanted() {
+    let served = if arguments.join.is_wanted() {
         if let Some(page) = page {
             eprintln!("lockwork: http://{page}/");
         }
-        return super::cluster::serve(arguments, &runtime, &watcher);
-    }
+        super::cluster::serve(arguments, &runtime, &watcher)
+    } else {
+        serve(arguments, &runtime, &watcher, page, users, tls)
+    };
+    // A query that still runs then has no client, and is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+/// A server that is no node of a cluster.
+fn serve(
+    arguments: &Arguments,
+    runtime: &Runtime,
+    watcher: &Watcher,
+    page: Option<SocketAddr>,
+    users: Option<Users>,
+    tls: Option<Tls>,
+) -> Result<ExitCode, Failure> {
     let warn = |what: &str| eprintln!("lockwork: {what}");
     let connections = arguments.connections;
     let options = Options { connections, users, tls, watcher: watcher.clone(), warn, ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
     let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
-    let database = while_starting(&runtime, &gate, &watcher, || arguments.fill(arguments.open(&watcher)?, &watcher))?;
+    let database = while_starting(runtime, &gate, watcher, || arguments.fill(arguments.open(watcher)?, watcher))?;
     let example = example(&database);
     runtime.block_on(async {
         let server = gate.open(database, options)?;
