@@ -270,9 +270,9 @@ impl Server {
 
     /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
     ///
-    /// It returns though queries may still run in threads of the runtime that may block: their clients have gone, and they
-    /// end at their next look whether they are to. A program that ends shuts its runtime down without waiting for them
-    /// (`Runtime::shutdown_background`).
+    /// It returns though queries may still run in threads of the runtime that may block: their clients have gone, and
+    /// they end at their next look whether they are to. A program that ends shuts its runtime down without waiting for
+    /// them (`Runtime::shutdown_background`).
     ///
     /// # Errors
     /// Why something that was acknowledged may not be durable.
