@@ -1,8 +1,8 @@
 //! The cluster's key in a file.
 //!
 //! 32 hexadecimal digits, with or without white space around them, or exactly 16 bytes. Everybody who can read it can
-//! take and release every lock, so a file that others may read is refused. As with TLS keys of PostgreSQL, a file of root's
-//! may be readable by its group.
+//! take and release every lock, so a file that others may read is refused. As with TLS keys of PostgreSQL, a file of
+//! root's may be readable by its group.
 
 use lockwork_lockservice::packet::Key;
 use std::fs::File;

@@ -8,7 +8,7 @@
 //! | `ended` | `session`, `reason`: the server ended a session because its user was changed or removed |
 //!
 //! Each has `time` (UTC), `user` and, but for `ended`, `address`. The file is read by its owner only. At 64 MiB it is
-//! renamed to `FILE.1`, in the place of the one before; a file that something else has renamed or removed is begun anew.
+//! renamed to `FILE.1`, in the place of the one before; one that something else has renamed or removed is begun anew.
 //! The log never holds anybody up: when it cannot be written that is told, once, and the server goes on.
 
 use std::fs::{File, OpenOptions};

@@ -3,7 +3,8 @@
 //! *Invariant*: a connection that has not logged in holds no place of a session. Unfinished logins have places of their
 //! own. When these are full, a new connection displaces the oldest one of the address that has most of them: who opens
 //! connections and says nothing displaces itself, and others that log in at that address have as long as it takes to
-//! fill all places anew. Sessions are found again by their user, so that those of a user who was removed or changed end.
+//! fill all places anew. Sessions are found again by their user, so that those of a user who was removed or changed
+//! end.
 //!
 //! Of the places of sessions, where there are users, the last tenth is for users that have fewer than [`FEW`], and the
 //! last [`FOR_DEFINERS`] are for those who may define: no user keeps others out by taking all.

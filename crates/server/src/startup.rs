@@ -102,7 +102,8 @@ impl Startup {
         }
     }
 
-    /// Looks at a message of a login. A proof waits before, if others of the same user from the same address were wrong.
+    /// Looks at a message of a login. A proof waits before, if others of the same user from the same address
+    /// were wrong.
     async fn advance<C>(&self, client: &mut C, message: PasswordMessageFamily) -> PgWireResult<AuthOutcome<Login>>
     where
         C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,

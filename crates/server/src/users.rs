@@ -209,8 +209,8 @@ fn secret_of(path: &Path) -> PathBuf {
     beside.into()
 }
 
-/// What salts of users that do not exist are derived from; it is made if it is not there. Where it cannot be made, as in
-/// a folder that is read-only, the verifiers of those who exist are as secret, and the same at each start.
+/// What salts of users that do not exist are derived from; it is made if it is not there. Where it cannot be made, as
+/// in a folder that is read-only, the verifiers of those who exist are as secret, and the same at each start.
 fn mask(path: &Path, users: &[User]) -> Result<[u8; 32], UsersError> {
     let beside = secret_of(path);
     let io = |error| UsersError::Io { path: beside.display().to_string(), error };
@@ -467,7 +467,7 @@ mod tests {
         fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         fs::write(&secret, "short").unwrap();
         assert!(Users::open(&path).unwrap_err().to_string().contains("it has not 32 bytes"));
-        // Where none can be made, here because its name before it is whole is too long, what is derived is also the same.
+        // Where none can be made, here because the name it has at first is too long, what is derived is also the same.
         let long = folder.path().join("x".repeat(248));
         Users::set(&long, "ann", Right::Define, "secret secret").unwrap();
         let [first, second] = [&long, &long].map(|path| Users::open(path).unwrap());

@@ -61,7 +61,7 @@ impl Runtime {
 
 /// The SQLSTATE that a login was refused with.
 fn code(refused: Result<Postgres, tokio_postgres::Error>) -> String {
-    let refused = refused.err().expect("it was let in");
+    let refused = refused.expect_err("it was let in");
     refused.code().unwrap_or_else(|| panic!("{refused:?}")).code().to_string()
 }
 

@@ -1,9 +1,9 @@
 //! The real file system: positioned reads and writes, `fdatasync`, `fallocate`, `flock`, and an io_uring ring on which
 //! a write and its sync are one submission.
 //!
-//! What is made is for its owner only: folders have the mode 0700 and files 0600, whatever the umask lets through. A file
-//! that is a symbolic link is not opened: somebody who may write in the folder could have others' files overwritten. A
-//! folder may be one, so that the log can lie on a disk of its own.
+//! What is made is for its owner only: folders have the mode 0700 and files 0600, whatever the umask lets through. A
+//! file that is a symbolic link is not opened: somebody who may write in the folder could have others' files
+//! overwritten. A folder may be one, so that the log can lie on a disk of its own.
 
 use std::fs;
 use std::io::{self, Read, Seek, Write};

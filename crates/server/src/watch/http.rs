@@ -5,8 +5,8 @@
 //! are there. Pages of others in a browser of this machine get nothing: a name that its owner lets mean 127.0.0.1 (DNS
 //! rebinding) is not one of this machine, and is answered 421.
 //!
-//! Beyond the loopback the page is given a token ([`Token`]), and answers nothing without it but `/healthz` and the name
-//! of the state; with a certificate it talks TLS there. Browsers ask for a password, which is the token.
+//! Beyond the loopback the page is given a token ([`Token`]), and answers nothing without it but `/healthz` and the
+//! name of the state; with a certificate it talks TLS there. Browsers ask for a password, which is the token.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
