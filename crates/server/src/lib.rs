@@ -45,6 +45,11 @@ mod catalog;
 mod connection;
 mod copy;
 mod error;
+#[doc(hidden)]
+pub mod fuzz {
+    //! What holds for any bytes that a client sends.
+    pub use crate::catalog::fuzz::catalog;
+}
 mod gate;
 mod held;
 mod known;

@@ -1,8 +1,8 @@
 //! SQLite, as the server has it: databases in memory whose statements are bounded in memory and in time.
 //!
 //! All memory of SQLite comes from an allocator that counts it for the query that runs in the thread
-//! ([`crate::limits`]); SQLite has no count of its own, whose lock all queries would share. A database is sealed before a
-//! client's query runs in it: it then reads its tables and calls the functions that are named, and does nothing else.
+//! ([`crate::limits`]); SQLite has no count of its own, whose lock all queries would share. A database is sealed before
+//! a client's query runs in it: it then reads its tables and calls the functions that are named, and does nothing else.
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::ffi::{c_int, c_void};
@@ -182,8 +182,8 @@ pub(crate) fn unseal(connection: &mut Connection) -> Result<()> {
     connection.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)
 }
 
-/// Registers a function that is paid for: its arguments count as work, and twice as memory while it runs, for the copies
-/// that it makes of them. What can become larger than that is reserved by the function.
+/// Registers a function that is paid for: its arguments count as work, and twice as memory while it runs, for the
+/// copies that it makes of them. What can become larger than that is reserved by the function.
 ///
 /// # Errors
 /// Those of SQLite.

@@ -1,5 +1,5 @@
-//! Functions of texts, for the catalog and for queries, in place of those of SQLite, which look at no clock: some of them
-//! take the square of the length of a text.
+//! Functions of texts, for the catalog and for queries, in place of those of SQLite, which look at no clock: some of
+//! them take the square of the length of a text.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -129,7 +129,7 @@ pub(super) const RESULTS: &[(&str, &str)] = &[
 ];
 
 /// The functions that answer nothing (NULL) because what they ask for cannot be here.
-const NOTHING: &[&str] = &[
+pub(super) const NOTHING: &[&str] = &[
     "col_description",
     "inet_client_addr",
     "inet_server_addr",
@@ -146,7 +146,7 @@ const NOTHING: &[&str] = &[
 ];
 
 /// The functions that answer that it is so: everything is in view.
-const SO: &[&str] = &[
+pub(super) const SO: &[&str] = &[
     "has_any_column_privilege",
     "has_column_privilege",
     "has_database_privilege",
@@ -168,7 +168,7 @@ const SO: &[&str] = &[
 ];
 
 /// The functions that answer 0: it is not so, or there are no bytes that could be told.
-const ZERO: &[&str] = &[
+pub(super) const ZERO: &[&str] = &[
     "pg_backend_pid",
     "pg_database_size",
     "pg_indexes_size",
@@ -280,66 +280,6 @@ fn named(names: &Names, who: &Who, kind: &str, oid: i64) -> String {
     };
     known.unwrap_or_else(|| if oid == 0 { "-".into() } else { oid.to_string() })
 }
-
-/// Functions of SQLite that the catalog's statements call, beside those that are registered here and in
-/// [`crate::texts`].
-const OF_SQLITE: &[&str] = &[
-    "abs",
-    "avg",
-    "ceil",
-    "coalesce",
-    "concat",
-    "concat_ws",
-    "count",
-    "dense_rank",
-    "first_value",
-    "floor",
-    "group_concat",
-    "json_array",
-    "json_extract",
-    "json_group_array",
-    "json_object",
-    "lag",
-    "last_value",
-    "lead",
-    "max",
-    "min",
-    "mod",
-    "nullif",
-    "rank",
-    "round",
-    "row_number",
-    "sign",
-    "sqrt",
-    "substr",
-    "sum",
-];
-
-/// Whether a client's query may come to call a function of SQLite's: those that read files or tell of the build are not
-/// among them.
-pub(super) fn is_allowed(name: &str) -> bool {
-    let is_own = ["pg_", "lw_", "to_reg"].iter().any(|begin| name.starts_with(begin));
-    is_own || [OF_SQLITE, OWN, NOTHING, SO, ZERO].iter().any(|list| list.contains(&name))
-}
-
-/// Functions that are registered here under the names that PostgreSQL has for them.
-const OWN: &[&str] = &[
-    "array_length",
-    "array_lower",
-    "array_to_string",
-    "array_upper",
-    "cardinality",
-    "current_schema",
-    "current_schemas",
-    "current_setting",
-    "format_type",
-    "left",
-    "quote_ident",
-    "quote_literal",
-    "right",
-    "set_config",
-    "version",
-];
 
 /// Registers all functions.
 pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result<()> {

@@ -19,8 +19,8 @@ static COLUMNS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
     columns
 });
 
-/// What is known of the names that a statement gives itself, and of expressions: by hashes, because expressions stand in
-/// each other, so their texts together may be as long as the square of the statement.
+/// What is known of the names that a statement gives itself, and of expressions: by hashes, because expressions stand
+/// in each other, so their texts together may be as long as the square of the statement.
 #[derive(Default)]
 pub(super) struct Types {
     known: HashMap<(u64, u64), String>,

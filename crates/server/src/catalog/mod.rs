@@ -12,20 +12,25 @@
 //! | `fill` | the rows: what PostgreSQL always has (`relations.txt`, `types.txt`, `always.sql`), and what was defined |
 //! | `from` | FROM clauses, and functions that answer rows |
 //! | `rewrite` | expressions in the words of SQLite |
-//! | `render` | the rewritten query as a statement |
+//! | `render`, `calls` | the rewritten query as a statement |
+//! | `allowed` | what a statement may read and call |
 //! | `operators` | operators and casts |
 //! | `infer` | the types of columns and parameters |
 //! | `functions`, `arithmetic` | the functions |
 //! | `types` | names and numbers of types |
 //! | `array` | arrays as texts |
 //! | `cells` | parameters and cells in text and binary |
+//! | `fuzz` | what holds for any bytes |
 
+mod allowed;
 mod arithmetic;
 mod array;
+mod calls;
 mod cells;
 mod fill;
 mod from;
 mod functions;
+pub(crate) mod fuzz;
 mod infer;
 mod operators;
 mod render;
@@ -51,6 +56,7 @@ use rusqlite::limits::Limit;
 use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use allowed::ALLOWED;
 pub(crate) use fill::Definitions;
 use from::Sources;
 use functions::REGISTERED;
@@ -62,7 +68,7 @@ use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
 use crate::known::Who;
 use crate::limits::{self, Answer, Limits, Room, size_of_row};
-use crate::lite::{self, Allowed, MAX_VALUE};
+use crate::lite::{self, MAX_VALUE};
 use crate::quoting::literal;
 use crate::syntax::{position, read};
 use crate::values::format_of;
@@ -79,10 +85,6 @@ const MAX_GROWTH: usize = 32;
 /// Queries that run at a time, and those of one user among them.
 const MAX_AT_ONCE: usize = 8;
 const MAX_OF_USER: usize = 4;
-/// What a query may come to read and call: the tables of the catalog and the elements of arrays, and the functions that
-/// are there for it.
-const ALLOWED: Allowed =
-    Allowed { table: |name| name == "json_each" || fill::is_table(name), function: functions::is_allowed };
 /// What a query is called in messages.
 const WHAT: &str = "the query of the catalog";
 

@@ -3,6 +3,7 @@
 use lockwork_database::EngineKind;
 use lockwork_database::Lockwork;
 
+use super::fuzz::written;
 use super::*;
 
 const SQL: &str = "
@@ -280,21 +281,6 @@ fn cell(built: &Built, text: &str, values: &[Given]) -> Result<String, Refusal> 
     answer(built, text, values).map(|answer| answer.split_once(": ").unwrap().1.into())
 }
 
-/// The ways to write a text.
-fn written(text: &str) -> Vec<String> {
-    let doubled = text.replace('\'', "''");
-    let escaped: String =
-        text.chars().map(|c| if matches!(c, '\'' | '\\') { format!("\\{c}") } else { c.to_string() }).collect();
-    let mut all = vec![format!("'{doubled}'"), format!("N'{doubled}'"), format!("E'{escaped}'")];
-    if !text.contains('\\') {
-        all.push(format!("U&'{doubled}'"));
-    }
-    if !text.contains('$') {
-        all.extend([format!("$${text}$$"), format!("$a${text}$a$")]);
-    }
-    all
-}
-
 #[test]
 fn texts_and_names_stay_what_they_are() {
     let built = built();
@@ -522,4 +508,11 @@ async fn a_user_leaves_turns_to_others() {
     turns.take("eve").await.unwrap();
     turns.take("ann").await.unwrap();
     assert!(turns.by_user.lock().unwrap().len() <= 3);
+}
+
+#[test]
+fn what_holds_for_any_bytes_holds_for_these() {
+    for text in ["it''s a\\' OR \"x\" = 'y' --", "a\0b", "oid = ANY('{1}'::int[])", "relname ~ '^a', count(*)", ""] {
+        super::fuzz::catalog(text.as_bytes());
+    }
 }
