@@ -2,8 +2,8 @@
 //!
 //! The table forgets the oldest ids: those made longer ago than the window, and, when its memory is used up, younger
 //! ones of the user who takes most of it. Of each user it then remembers the youngest id that it has forgotten, the
-//! user's *horizon*, and refuses every id of the user up to it. A horizon only rises, and a checkpoint holds all of them
-//! with the table. So this holds on every node, whatever its clock and its options are:
+//! user's *horizon*, and refuses every id of the user up to it. A horizon only rises, and a checkpoint holds all with
+//! the table. So this holds on every node, whatever its clock and its options are:
 //!
 //! Invariant: the id of each call in the log is in the table, or is not above its user's horizon; ids in the table are
 //! above their users' horizons.

@@ -48,7 +48,7 @@ fn prepare(folder: &Path, addresses: &[Ipv4Addr]) {
     let mut user = Command::new(env!("CARGO_BIN_EXE_lockwork"));
     user.arg("user").arg(folder.join("users")).args(["a", "--right", "define"]);
     let mut user = user.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
-    user.stdin.take().expect("a pipe").write_all(b"secret\n").expect("it reads");
+    user.stdin.take().expect("a pipe").write_all(b"secret-secret\n").expect("it reads");
     assert!(user.wait().expect("it ends").success());
 }
 
@@ -135,14 +135,14 @@ fn a_machine_that_is_cut_off_neither_answers_nor_loses_anything() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let config = |address: &Ipv4Addr| {
-        let text = format!("host={address} port=5433 user=a password=secret dbname=bank connect_timeout=2");
+        let text = format!("host={address} port=5433 user=a password=secret-secret dbname=bank connect_timeout=2");
         text.parse::<Config>().expect("a configuration")
     };
     let nodes: Vec<Config> = addresses.iter().map(config).collect();
     let client = &network.machines[MACHINES].namespace;
     // A call in the middle of which its leader is cut off goes on at the next one.
     let hosts: Vec<String> = addresses.iter().map(|address| format!("{address}:5433")).collect();
-    let url = format!("postgres://a:secret@{}/bank?sslmode=disable", hosts.join(","));
+    let url = format!("postgres://a:secret-secret@{}/bank?sslmode=disable", hosts.join(","));
     let called = client.within(|| {
         let connect = || sql_at(&url);
         let mut patient = Patient::new(&connect);

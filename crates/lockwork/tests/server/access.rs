@@ -102,11 +102,11 @@ fn users_prove_passwords_and_do_what_they_may() {
     let id = lockwork::request_id().unwrap();
     for (user, amount, left) in [("call", "0.00", "996.00"), ("write", "25.00", "971.00")] {
         for _ in 0..2 {
-            let said = ask(user, &user.to_uppercase(), &format!("CALL transfer(1, 2, {amount}) REQUEST '{id}'"));
+            let said = ask(user, &password(user), &format!("CALL transfer(1, 2, {amount}) REQUEST '{id}'"));
             assert_eq!(said, Some((true, left.into())), "{user}");
         }
     }
-    let (_, said) = ask("call", "CALL", &format!("CALL transfer(1, 2, 7.00) REQUEST '{id}'")).unwrap();
+    let (_, said) = ask("call", "CALL-PASSWORD", &format!("CALL transfer(1, 2, 7.00) REQUEST '{id}'")).unwrap();
     assert!(said.contains(&format!("request id {id} was used before, for a call of procedure")), "{said}");
     // Nobody learns who there is.
     for (user, password) in [("call", "call"), ("call", "WRITE-PASSWORD"), ("nobody", "CALL-PASSWORD"), ("define", "")]
