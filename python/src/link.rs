@@ -252,16 +252,15 @@ impl Link {
 
     pub(crate) fn known_now(&self, py: Python<'_>, name: &str) -> PyResult<Arc<Known>> {
         let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-        // It says the names of parameters, and the prepared CALL their types.
-        let explained = self.query(py, &format!("EXPLAIN PROCEDURE {quoted}"), &[], Effect::Read)?.0;
-        let lines = cells(&explained)?;
-        let names: Vec<String> = lines
-            .iter()
-            .filter_map(|line| match line.as_slice() {
-                [Cell::Value(Value::Text(line))] => Some(line.strip_prefix("param ")?.split_once(": ")?.0.to_string()),
-                _ => None,
-            })
-            .collect();
+        // It says the names of parameters, and the prepared CALL their types, or that there is no such procedure.
+        let literal = format!("'{}'", name.replace('\'', "''"));
+        let columns = "proargnames, array_to_string(proargmodes, '')";
+        let catalog = format!("SELECT {columns} FROM pg_catalog.pg_proc WHERE proname = {literal}");
+        let rows = self.query(py, &catalog, &[], Effect::Read)?.0;
+        let names = match cells(&rows)?.first().map(Vec::as_slice) {
+            Some([Cell::Value(Value::Array(names)), modes]) => inputs(names, modes),
+            _ => Vec::new(),
+        };
         let places: Vec<_> = (1..=names.len()).map(|number| format!("${number}")).collect();
         let call = format!("CALL {quoted}({})", places.join(", "));
         let once = format!("{call} REQUEST ${}", names.len() + 1);
@@ -361,6 +360,13 @@ fn without_copy(text: &str) -> Result<(), Failure> {
     let failure = Failure::new("SqlError", "0A000", "this client has no COPY, and nothing was sent");
     let failure = failure.at(text[..at].chars().count() + 1);
     Err(failure.hint("psql has COPY and \\copy; here rows are written by call_many, or by INSERT"))
+}
+
+/// The names of the parameters that go in, by the mode of each: a letter. Without modes all of them do.
+fn inputs(names: &[Value], modes: &Cell) -> Vec<String> {
+    let modes = if let Cell::Value(Value::Text(modes)) = modes { modes.as_str() } else { "" };
+    let modes = modes.chars().chain(std::iter::repeat('i'));
+    names.iter().zip(modes).filter(|(_, mode)| *mode != 'o').map(|(name, _)| name.to_string()).collect()
 }
 
 /// What a server answered.
