@@ -226,7 +226,8 @@ pub(crate) fn to_decimal(object: &Bound<'_, PyAny>, shape: &Shape) -> PyResult<(
     })
 }
 
-/// The digits of a Decimal, with a point if it has decimals; `None` for what is no number, or has more than a thousand.
+/// Returns the digits of a Decimal, with a point if it has decimals; `None` for NaN, infinities, and numbers of more
+/// than 1,000 characters.
 fn digits(decimal: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let text: String = decimal.call_method1(intern!(decimal.py(), "__format__"), ("f",))?.extract()?;
     let is_number = text.len() <= 1_000 && text.bytes().all(|byte| byte.is_ascii_digit() || b"-.".contains(&byte));

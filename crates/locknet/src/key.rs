@@ -78,7 +78,7 @@ pub fn read(path: &Path) -> Result<Key, KeyError> {
     parse(&bytes).map_err(form)
 }
 
-/// Whether a file of this mode and owner is nobody else's to read.
+/// Whether only the owner can read a file of this mode; a file of root may be readable by its group.
 fn is_private(mode: u32, owner: u32) -> bool {
     let allowed = if owner == 0 { 0o740 } else { 0o700 };
     mode & 0o777 & !allowed == 0

@@ -39,7 +39,7 @@ pub(crate) fn answer(node: &Node, asked: &Packet) -> (Packet, Vec<u8>) {
     let holds =
         |&(machine, request): &_| Participant { who: Waiter { machine, session: 0, request, mode }, holds: true };
     let mut all: Vec<_> = view.holders.iter().map(holds).collect();
-    // Whoever asks is told no sessions.
+    // A client without a session may ask, so the answer has no session numbers.
     let waits = |who: &Waiter| Participant { who: Waiter { session: 0, ..*who }, holds: false };
     all.extend(view.waiters.iter().map(waits));
     (packet, Participant::to_body(&all))

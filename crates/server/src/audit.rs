@@ -1,4 +1,4 @@
-//! A log of who came, who was refused, and what was defined: a line of JSON for each event.
+//! The audit log: one line of JSON for each login, refused login, and definition.
 //!
 //! | `event` | further fields |
 //! |---|---|
@@ -9,7 +9,7 @@
 //!
 //! Each has `time` (UTC), `user` and, but for `ended`, `address`. The file is read by its owner only. At 64 MiB it is
 //! renamed to `FILE.1`, in the place of the one before; one that something else has renamed or removed is begun anew.
-//! The log never holds anybody up: when it cannot be written that is told, once, and the server goes on.
+//! The log never delays a client: when a write fails, the server warns once and goes on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

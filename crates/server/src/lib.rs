@@ -123,7 +123,7 @@ pub struct Options {
     pub patience: Duration,
     /// Who may connect. Without users everybody may, and do everything, from this machine only.
     pub users: Option<Users>,
-    /// Where it is written down who logs in, who is refused, and what is defined.
+    /// The audit log: logins, refused logins, and definitions.
     pub audit: Option<Audit>,
     /// With a certificate connections may be encrypted, and those of other machines have to be.
     pub tls: Option<Tls>,
@@ -451,7 +451,7 @@ impl Reserve {
         timeout(Duration::from_millis(1), listener.accept()).await.ok()?.ok()
     }
 
-    /// Tells, now and then, that somebody is refused for want of files.
+    /// Warns at intervals that connections are refused because the process has no file descriptors left.
     fn tell(&mut self) {
         const AGAIN: Duration = Duration::from_secs(60);
         if self.told.is_none_or(|told| told.elapsed() > AGAIN) {

@@ -1,4 +1,4 @@
-//! Who has a place: connections whose login is not over, and sessions.
+//! The places of connections: of those that are logging in, and of sessions.
 //!
 //! *Invariant*: a connection that has not logged in holds no place of a session. Unfinished logins have places of their
 //! own. When these are full, a new connection displaces the oldest one of the address that has most of them: who opens

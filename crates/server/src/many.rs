@@ -267,25 +267,24 @@ impl Shared {
         // After an error, those under way are waited for: they are made, unless they are refused too.
         loop {
             if from < calls && outcome.is_ok() {
-                // Who waits for a place with nothing under way gets it in turn, so that nobody has all of them.
+                // A statement with nothing under way waits in the queue of the semaphore, so each gets a turn.
                 let place = match under_way.is_empty() {
                     true => cancel.unless(self.pieces.acquire()).await.map(|place| place.ok()),
                     false => cancel.check().map(|()| self.pieces.try_acquire().ok()),
                 };
-                let handed_over = match place {
+                match place {
                     Ok(Some(place)) => {
                         let to = calls.min(from + piece);
-                        let handed_over = self.hand_over(&procedure, &columns, from..to);
+                        match self.hand_over(&procedure, &columns, from..to) {
+                            Ok(answer) => under_way.push_back((answer, place)),
+                            Err(refusal) => outcome = Err(refusal),
+                        }
                         from = to;
-                        handed_over.map(|answer| under_way.push_back((answer, place))).map(|()| true)
+                        continue;
                     }
-                    Ok(None) if under_way.is_empty() => Err(closed()),
-                    Ok(None) => Ok(false),
-                    Err(refusal) => Err(refusal),
-                };
-                match handed_over {
-                    Ok(true) => continue,
-                    Ok(false) => {}
+                    // The places are taken: one is free when the oldest piece is answered.
+                    Ok(None) if !under_way.is_empty() => {}
+                    Ok(None) => outcome = Err(closed()),
                     Err(refusal) => outcome = Err(refusal),
                 }
             }

@@ -31,7 +31,7 @@ use crate::watch::Watch;
 /// Bytes of answers that wait in portals, of all connections.
 pub(crate) const MOST_WAITING: usize = 256 << 20;
 
-/// What those who may not define see in the place of a procedure's source.
+/// What users without the right `define` see instead of a procedure's source.
 const HIDDEN: &str = "-- the source of a procedure is shown to users that may define";
 
 /// What is open to connections.

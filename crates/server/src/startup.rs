@@ -85,10 +85,7 @@ impl Startup {
             return Err(PgWireError::UserError(Box::new(fatal("53300", full.message()))));
         }
         let right = login.map_or(Right::Define, |login| login.right);
-        self.session.permit(right, of(client), self.entry.id());
-        if login.is_some() {
-            self.session.log_in(user.into());
-        }
+        self.session.permit(right, of(client), self.entry.id(), login.is_some());
         if let Some(audit) = &self.access.audit {
             let database = client.metadata().get(METADATA_DATABASE).map_or(user, String::as_str);
             audit.login(of(client), self.entry.id(), &right.to_string(), database);

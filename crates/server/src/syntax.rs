@@ -1,8 +1,8 @@
 //! Statements as PostgreSQL writes them: reading them, places in their text, and names.
 
 use sqlparser::ast::{
-    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, SelectItem, SetExpr, Statement,
-    Value,
+    AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, SelectFlavor,
+    SelectItem, SetExpr, Statement, Value,
 };
 use sqlparser::dialect::{Dialect, PostgreSqlDialect};
 use sqlparser::keywords::Keyword;
@@ -10,6 +10,23 @@ use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, Whitespace};
 
 use crate::catalog::types;
+
+/// Whether a SELECT has a clause that the parser knows of other databases, and PostgreSQL does not have.
+pub(crate) fn has_foreign_clause(select: &Select) -> bool {
+    !select.optimizer_hints.is_empty()
+        || select.select_modifiers.is_some()
+        || select.top.is_some()
+        || select.exclude.is_some()
+        || !select.lateral_views.is_empty()
+        || select.prewhere.is_some()
+        || !select.connect_by.is_empty()
+        || !select.cluster_by.is_empty()
+        || !select.distribute_by.is_empty()
+        || !select.sort_by.is_empty()
+        || select.qualify.is_some()
+        || select.value_table_mode.is_some()
+        || select.flavor != SelectFlavor::Standard
+}
 
 /// The most operators and keywords of a statement that is read as a whole. Operators nest, and reading, walking and
 /// forgetting go down as deep, on the stack of [`crate::STACK`].

@@ -280,7 +280,7 @@ impl Arguments {
         self.users.as_ref().map(Users::open).transpose().map_err(Failure::usage)
     }
 
-    /// Where it is written down who comes. Without --audit a place that cannot be had keeps nobody out.
+    /// Opens the audit log. Without --audit, an error with its default file is a warning, and the server starts.
     pub(super) fn audit(&self) -> Result<Option<Audit>, Failure> {
         let warn = |what: &str| eprintln!("lockwork: the audit log {what}");
         let (path, is_asked) = match (&self.audit, &self.users) {

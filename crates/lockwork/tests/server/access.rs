@@ -154,7 +154,7 @@ fn connections_are_encrypted_and_logins_bound_to_them() {
     let (good, said) = psql(&server, "call", "WRONG", &verified, "CALL transfer(1, 2, 1.00)").unwrap();
     assert!(!good && said.contains("assword"), "{said}");
     assert_eq!(server.end(), Some(0));
-    // What does not go together, or can be read by others, is said at once.
+    // Options that contradict each other, and keys that other users can read, are refused before the server starts.
     let open = folder.0.join("open.pem").to_str().unwrap().to_string();
     std::fs::copy(&key, &open).unwrap();
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o644)).unwrap();

@@ -205,7 +205,7 @@ fn other_machines_see_the_page_with_its_token_only() {
             assert!(ask(path, header).starts_with("HTTP/1.1 200"), "{path} {header}");
         }
     }
-    // Those who only look whether it is there need none.
+    // Health checks need no token.
     assert!(ask("/healthz", "").starts_with("HTTP/1.1 200") && ask("/readyz", "").starts_with("HTTP/1.1 200"));
     assert_eq!(server.end(), Some(0));
 }

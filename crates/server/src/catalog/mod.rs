@@ -252,7 +252,7 @@ impl Turns {
     async fn take(&self, user: &str) -> Result<Turn, Refusal> {
         let own = {
             let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-            // Nobody runs or waits there.
+            // No query of these users runs or waits.
             by_user.retain(|known, turns| known == user || Arc::strong_count(turns) > 1);
             by_user.entry(user.into()).or_insert_with(|| Arc::new(Semaphore::new(self.of_user))).clone()
         };

@@ -7,16 +7,16 @@
 use sqlparser::ast::{
     BinaryOperator, CaseWhen, CeilFloorKind, Cte, CteAsMaterialized, DateTimeField, Distinct, Expr, FunctionArg,
     FunctionArgExpr, GroupByExpr, Ident, Join, JoinConstraint, JoinOperator, LimitClause, NamedWindowDefinition,
-    NamedWindowExpr, ObjectName, OrderBy, OrderByKind, Query, Select, SelectFlavor, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Spanned, TableAlias, TableFactor,
-    TableWithJoins, UnaryOperator, Value, WildcardAdditionalOptions,
+    NamedWindowExpr, ObjectName, OrderBy, OrderByKind, Query, Select, SelectItem, SelectItemQualifiedWildcardKind,
+    SetExpr, SetOperator, SetQuantifier, Spanned, TableAlias, TableFactor, TableWithJoins, UnaryOperator, Value,
+    WildcardAdditionalOptions,
 };
 use sqlparser::tokenizer::Location;
 
 use super::UNCLEAR;
 use crate::error::{Refusal, refuse};
 use crate::quoting::{identifier, literal};
-use crate::syntax::position;
+use crate::syntax::{has_foreign_clause, position};
 
 /// The mark of an identifier that is an expression in the words of SQLite. The parser makes none, and its `Display`
 /// panics at it: a query is written here and nowhere else.
@@ -311,21 +311,7 @@ impl Renderer<'_> {
 
     fn select(self, select: &Select) -> Written {
         let at = select.select_token.0.span.start;
-        let is_other = !select.optimizer_hints.is_empty()
-            || select.select_modifiers.is_some()
-            || select.top.is_some()
-            || select.exclude.is_some()
-            || select.into.is_some()
-            || !select.lateral_views.is_empty()
-            || select.prewhere.is_some()
-            || !select.connect_by.is_empty()
-            || !select.cluster_by.is_empty()
-            || !select.distribute_by.is_empty()
-            || !select.sort_by.is_empty()
-            || select.qualify.is_some()
-            || select.value_table_mode.is_some()
-            || select.flavor != SelectFlavor::Standard;
-        if is_other {
+        if has_foreign_clause(select) || select.into.is_some() {
             return Err(self.unknown("a clause of this SELECT", at));
         }
         let distinct = match &select.distinct {

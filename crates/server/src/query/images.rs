@@ -21,7 +21,7 @@ use rusqlite::{Connection, Error, Result};
 use crate::limits::{Limits, Reserved, spend};
 
 /// The most bytes of the indexes of a table.
-const MOST_INDEX_BYTES: usize = 160 << 20;
+const MAX_INDEX_BYTES: usize = 160 << 20;
 /// What a row of an index costs, in bytes that are read or written.
 const WORK: usize = 64;
 
@@ -159,7 +159,7 @@ impl Image {
         // Of each row its entry and, at most, the begin of a bucket, which is there twice while the index is made.
         let bytes = self.rows * (size_of::<(u64, u32)>() + 2 * size_of::<u32>());
         let Ok(count) = u32::try_from(self.rows) else { return Ok(None) };
-        if made * bytes > MOST_INDEX_BYTES {
+        if made * bytes > MAX_INDEX_BYTES {
             return Ok(None);
         }
         let Some(reserved) = self.limits.reserve_spare(bytes) else { return Ok(None) };

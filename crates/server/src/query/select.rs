@@ -5,9 +5,9 @@
 
 use lockwork_database::sql::SqlType;
 use sqlparser::ast::{
-    Cte, Distinct, Expr, GroupByExpr, Ident, OrderBy, OrderByExpr, OrderByKind, OrderBySort, Query, Select,
-    SelectFlavor, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Spanned, Value,
-    Values, WildcardAdditionalOptions,
+    Cte, Distinct, Expr, GroupByExpr, Ident, OrderBy, OrderByExpr, OrderByKind, OrderBySort, Query, Select, SelectItem,
+    SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Spanned, Value, Values,
+    WildcardAdditionalOptions,
 };
 use sqlparser::tokenizer::Location;
 
@@ -15,7 +15,7 @@ use super::bind::{Binder, Column, Named, Scope, Source};
 use super::bound::Bound;
 use super::kinds::Kind;
 use crate::error::Refusal;
-use crate::syntax::{column_name, folded};
+use crate::syntax::{column_name, folded, has_foreign_clause};
 
 /// The most columns of an answer.
 const MOST_COLUMNS: usize = 1000;
@@ -295,19 +295,6 @@ impl Binder<'_> {
     /// Refuses what other databases have.
     fn plain(&self, select: &Select) -> Result<bool, Refusal> {
         let at = select.select_token.0.span.start;
-        let is_other = !select.optimizer_hints.is_empty()
-            || select.select_modifiers.is_some()
-            || select.top.is_some()
-            || select.exclude.is_some()
-            || !select.lateral_views.is_empty()
-            || select.prewhere.is_some()
-            || !select.connect_by.is_empty()
-            || !select.cluster_by.is_empty()
-            || !select.distribute_by.is_empty()
-            || !select.sort_by.is_empty()
-            || select.qualify.is_some()
-            || select.value_table_mode.is_some()
-            || select.flavor != SelectFlavor::Standard;
         if select.into.is_some() {
             return Err(self.unsupported("SELECT INTO", at));
         }
@@ -315,7 +302,7 @@ impl Binder<'_> {
             return Err(self.unsupported("WINDOW", at));
         }
         match &select.distinct {
-            _ if is_other => Err(self.unsupported("a clause of this SELECT", at)),
+            _ if has_foreign_clause(select) => Err(self.unsupported("a clause of this SELECT", at)),
             None | Some(Distinct::All) => Ok(false),
             Some(Distinct::Distinct) => Ok(true),
             Some(Distinct::On(_)) => Err(self.unsupported("DISTINCT ON", at)),

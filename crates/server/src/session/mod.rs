@@ -53,8 +53,6 @@ pub(crate) struct Session {
     busy: watch::Sender<bool>,
     /// What the client may do, and who it is, from its login on.
     identity: OnceLock<Identity>,
-    /// Who has logged in, where there are users: request ids are theirs.
-    owner: OnceLock<String>,
     audit: Option<Audit>,
     /// What ends what it is at, and the key for that.
     pub(crate) cancel: Arc<Cancel>,
@@ -76,6 +74,8 @@ pub(crate) struct Session {
 
 struct Identity {
     right: Right,
+    /// The user, if the server has users: request ids belong to this user.
+    owner: Option<String>,
     address: SocketAddr,
     tls: bool,
     /// The number of the session in the audit log.
@@ -102,7 +102,6 @@ impl Session {
             database,
             busy,
             identity: OnceLock::new(),
-            owner: OnceLock::new(),
             audit,
             cancel: entered.cancel.clone(),
             key: entered.key(),
@@ -116,10 +115,11 @@ impl Session {
         }
     }
 
-    /// Lets the client do this from now on.
-    pub(crate) fn permit(&self, right: Right, of: Of<'_>, number: u64) {
+    /// Lets the client do this from now on, as the user `of.user` if it `is_authenticated`.
+    pub(crate) fn permit(&self, right: Right, of: Of<'_>, number: u64, is_authenticated: bool) {
+        let owner = is_authenticated.then(|| of.user.to_string());
         // A client logs in once.
-        _ = self.identity.set(Identity { right, address: of.address, tls: of.tls, number });
+        _ = self.identity.set(Identity { right, owner, address: of.address, tls: of.tls, number });
     }
 
     /// Whether the client may see how procedures are made.
@@ -139,14 +139,9 @@ impl Session {
         audit.definition(Of { user, address, tls }, number, plan.text(), sqlstate);
     }
 
-    /// From now on the client's request ids are those of this user.
-    pub(crate) fn log_in(&self, user: String) {
-        _ = self.owner.set(user);
-    }
-
-    /// Who has logged in, where there are users.
+    /// The user that the client's request ids belong to; `None` at a server without users.
     pub(crate) fn owner(&self) -> Option<&str> {
-        self.owner.get().map(String::as_str)
+        self.identity.get()?.owner.as_deref()
     }
 
     /// The client has its answer.
