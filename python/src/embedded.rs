@@ -123,6 +123,16 @@ impl Embedded {
         Ok(understood)
     }
 
+    /// As [`Self::kept`], a statement whose place no other one has taken since.
+    fn current(&self, key: &str, understand: impl Fn() -> Result<Prepared, Failure>) -> Result<Prepared, Failure> {
+        let prepared = self.kept(&self.statements, key, &understand)?;
+        if self.caller.is_current(&prepared) {
+            return Ok(prepared);
+        }
+        lock(&self.statements).remove(key);
+        self.kept(&self.statements, key, &understand)
+    }
+
     fn run(&self, py: Python<'_>, block: Vec<u8>) -> PyResult<Vec<u8>> {
         let (sender, ran) = oneshot::channel();
         let then = move |block: Result<Vec<u8>, Error>| drop(sender.send(block));
@@ -132,7 +142,7 @@ impl Embedded {
     }
 
     pub(crate) fn execute(&self, py: Python<'_>, text: &str, values: &[Bound<'_, PyAny>]) -> PyResult<Answered> {
-        let prepared = py.detach(|| self.kept(&self.statements, text, || self.understand(text)));
+        let prepared = py.detach(|| self.current(text, || self.understand(text)));
         let mut prepared = match prepared {
             Ok(prepared) => prepared,
             // Definitions are no prepared statements.
@@ -153,7 +163,7 @@ impl Embedded {
                 let statement = only(text)?;
                 self.with(text, |database| database.prepare_for(&statement, &scales))
             };
-            prepared = py.detach(|| self.kept(&self.statements, &format!("{scales:?} {text}"), scaled))?;
+            prepared = py.detach(|| self.current(&format!("{scales:?} {text}"), scaled))?;
         }
         let Some(block) = prepared.block(&values).map_err(|error| Failure::of(error, ""))? else {
             return Ok(answered(prepared.nothing()));

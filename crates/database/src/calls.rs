@@ -8,7 +8,7 @@ use lockwork_engine::registry::Registered;
 use lockwork_procedure::block::{Batch, Block, BlockMut, HEADER_BYTES, Status};
 use lockwork_procedure::program::Field;
 use lockwork_sequencer::RequestId;
-use lockwork_sql::SqlType;
+use lockwork_sql::{STATEMENT, SqlType};
 
 use crate::value::{self, Value};
 use crate::{Error, unknown};
@@ -17,16 +17,31 @@ use crate::{Error, unknown};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Procedures {
     all: Vec<Arc<Registered>>,
+    /// By the names under which they are found.
     ids: HashMap<String, u32>,
+    /// By the names under which they were registered.
+    registered: HashMap<String, u32>,
     /// The parameters of which SQL says more than how they are stored.
     narrow: HashMap<u32, Vec<(String, SqlType)>>,
 }
 
 impl Procedures {
-    /// Adds the procedure that was registered next.
+    /// Adds the procedure that was registered next. Nobody finds that of a single statement.
     pub(crate) fn add(&mut self, registered: Arc<Registered>) {
-        self.ids.insert(registered.verified.procedure().name.clone(), self.all.len() as u32);
+        let (name, id) = (registered.verified.procedure().name.clone(), self.all.len() as u32);
+        if !name.starts_with(STATEMENT) {
+            self.ids.insert(name.clone(), id);
+        }
+        self.registered.insert(name, id);
         self.all.push(registered);
+    }
+
+    /// Puts the procedure of a single statement in the place of another one.
+    pub(crate) fn replace(&mut self, id: u32, registered: Arc<Registered>) {
+        let name = registered.verified.procedure().name.clone();
+        let old = std::mem::replace(&mut self.all[id as usize], registered);
+        self.registered.remove(&old.verified.procedure().name);
+        self.registered.insert(name, id);
     }
 
     /// Has `name` stand for the procedure of this id, whatever it is called itself; it was made by SQL.
@@ -35,18 +50,13 @@ impl Procedures {
         let narrow =
             parameters.iter().filter_map(|field| Some((field.name.clone(), field.sql_type.filter(is_narrow)?)));
         self.narrow.insert(id, narrow.collect());
-        self.hide(id);
-        self.ids.insert(name.to_string(), id);
-    }
-
-    /// Nobody finds the procedure of this id any more.
-    pub(crate) fn hide(&mut self, id: u32) {
         self.ids.remove(&self.all[id as usize].verified.procedure().name);
+        self.ids.insert(name.to_string(), id);
     }
 
     /// The id of the procedure that was registered under this name, found or hidden.
     pub(crate) fn registered(&self, name: &str) -> Option<u32> {
-        self.all.iter().rposition(|known| known.verified.procedure().name == name).map(|id| id as u32)
+        self.registered.get(name).copied()
     }
 
     /// All of them, found or hidden.

@@ -1,23 +1,22 @@
 //! A database in a folder: what is acknowledged is there after a crash ([`lockwork_sequencer`], `docs/durability.md`).
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::time::Duration;
 
 use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
-use lockwork_procedure::block::Batch;
+use lockwork_procedure::block::{Batch, BlockMut};
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::{self as sequencer, GatheredTables, Handle, Refused, RequestId};
 use lockwork_sql as sql;
 use lockwork_storage::{Database, Table};
 
+use crate::cache::{Versions, named};
 use crate::calls::{Answer, Procedures, set_request};
 use crate::columns::Procedure;
 use crate::prepared::Prepared;
-use crate::transaction::procedure_of;
 use crate::value::Value;
 use crate::{Error, SqlAnswer, unknown};
 
@@ -54,27 +53,13 @@ pub(crate) fn write(known: &Known) -> RwLockWriteGuard<'_, Procedures> {
     known.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Single statements by id that write a table and know nothing of an index that it has since. A call is handed over
-/// with this held for reading, and an index is filled after its statements came here: so each row that one of them
-/// writes is there when the index is filled.
-pub(crate) type Retired = Arc<RwLock<HashSet<u32>>>;
-
-/// Refuses calls of one of them; else they may be handed over as long as this is held.
-pub(crate) fn admit(
-    retired: &Retired,
-    mut procedures: impl Iterator<Item = u32>,
-) -> Result<RwLockReadGuard<'_, HashSet<u32>>, Error> {
-    let retired = retired.read().unwrap_or_else(PoisonError::into_inner);
-    if procedures.any(|id| retired.contains(&id)) { Err(Error::Outdated) } else { Ok(retired) }
-}
-
 /// A way to call procedures of a database in a folder, for any number of threads ([`crate::Lockwork::caller`]). Calls
 /// of several threads share a write and a sync of the log.
 #[derive(Clone)]
 pub struct Caller {
     pub(crate) handle: Handle,
     pub(crate) procedures: Known,
-    pub(crate) retired: Retired,
+    pub(crate) versions: Versions,
 }
 
 impl Caller {
@@ -132,11 +117,21 @@ impl Caller {
     /// When the database is closed, and [`Error::Outdated`].
     pub fn run_then(
         &self,
-        block: Vec<u8>,
+        mut block: Vec<u8>,
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let _admitted = admit(&self.retired, procedure_of(&block).into_iter())?;
+        let _admitted = self.versions.admit(named(&block).into_iter())?;
+        if !block.is_empty() {
+            BlockMut::new(&mut block).set_version(0);
+        }
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
+    }
+
+    /// Whether a prepared statement can still be called: neither has its table got an index since, nor has another
+    /// statement taken its place in the cache.
+    #[must_use]
+    pub fn is_current(&self, prepared: &Prepared) -> bool {
+        prepared.calls().all(|call| self.versions.is_current(call))
     }
 
     /// The most steps that a call of a procedure can take, as the verifier has proved: an instruction each.
@@ -156,7 +151,7 @@ impl Caller {
     /// whose key is read from the database.
     #[must_use]
     pub fn keys(&self, block: &[u8]) -> Vec<(String, String)> {
-        let Some(id) = procedure_of(block) else { return Vec::new() };
+        let Some((id, _)) = named(block) else { return Vec::new() };
         let registered = read(&self.procedures).all().get(id as usize).cloned();
         let Some(registered) = registered.filter(|registered| registered.block_bytes <= block.len()) else {
             return Vec::new();

@@ -15,6 +15,7 @@
 //!
 //! Programs use it as `lockwork`, which adds the lock service's client.
 
+mod cache;
 mod calls;
 mod columns;
 mod durable;
@@ -28,12 +29,14 @@ mod value;
 
 use std::path::Path;
 
+use lockwork_engine::Engine;
+pub use lockwork_engine::EngineError;
 pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
-use lockwork_engine::{Engine, EngineError};
 /// Engines that have a part of every table ([`Node::join_divided`]).
 pub use lockwork_netengine::divided;
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
+use lockwork_procedure::program::STATEMENT;
 /// Bytes that offsets of columns count before the image of a row.
 pub use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_procedure::schema::{Catalog, TableSchema};
@@ -48,6 +51,7 @@ pub use lockwork_sql as sql;
 pub use lockwork_storage::Digest;
 use lockwork_storage::StorageError;
 
+pub use cache::{MAX_STATEMENTS, MAX_STATEMENTS_OF_USER};
 pub use calls::{Answer, own_request};
 pub use columns::{Column, Columns, Procedure};
 pub use durable::{Caller, OpenOptions, Rows};
@@ -125,8 +129,17 @@ pub enum Error {
         name: String,
     },
     /// A prepared INSERT, UPDATE or DELETE of a table that has an index since; nothing has happened.
-    #[error("its table has an index since this statement was prepared; prepare it again")]
+    #[error(
+        "since this statement was prepared its table has got an index, or many other statements were prepared; prepare \
+         it again"
+    )]
     Outdated,
+    /// As many statements of different shapes as are kept compiled, where none takes the place of another one.
+    #[error(
+        "there are as many statements of different shapes as are kept compiled, and with several sequencers none is \
+         forgotten; make this one a procedure"
+    )]
+    TooManyStatements,
     /// A statement that may write, where another node leads.
     #[error("'{0}' may write, and this is for what only reads")]
     Writes(String),
@@ -226,7 +239,6 @@ pub struct Lockwork {
     /// By number.
     tables: Vec<TableSchema>,
     procedures: durable::Known,
-    retired: durable::Retired,
     sql: statements::State,
     /// How many definitions of the log it has learnt of, as long as it follows.
     learnt: usize,
@@ -260,7 +272,6 @@ impl Lockwork {
             store,
             tables: Vec::new(),
             procedures: durable::Known::default(),
-            retired: durable::Retired::default(),
             sql: statements::State::default(),
             learnt: 0,
         }
@@ -331,7 +342,13 @@ impl Lockwork {
         })??;
         self.tables.extend(new_tables);
         let mut known = durable::write(&self.procedures);
-        new_procedures.into_iter().for_each(|registered| known.add(registered));
+        for (id, registered) in (procedures as u32..).zip(new_procedures) {
+            let procedure = registered.verified.procedure();
+            if procedure.name.starts_with(STATEMENT) {
+                self.sql.statements.add(id, procedure, "");
+            }
+            known.add(registered);
+        }
         Ok(())
     }
 
@@ -359,6 +376,9 @@ impl Lockwork {
     /// underneath, tables may have been.
     pub fn register(&mut self, source: &str) -> Result<(), Error> {
         let assembled = assemble(source, &self.tables)?;
+        if assembled.procedure.name.starts_with(STATEMENT) {
+            return Err(Error::Reserved { name: assembled.procedure.name });
+        }
         self.accepts_assembly(&assembled)?;
         match &mut self.store {
             Store::Memory(engine) => {
@@ -367,14 +387,14 @@ impl Lockwork {
                     schemas.into_iter().filter(|schema| self.tables.table(schema.name()).is_none()).collect();
                 // Verified against the tables as they will be, so that a refusal leaves nothing behind.
                 let future = [self.tables.as_slice(), &fresh].concat();
-                engine.accepts(&procedure, &future)?;
+                engine.accepts(&procedure, &future, None)?;
                 for schema in fresh {
                     engine.create_table(schema, EXPECTED_ROWS)?;
                 }
                 engine.register(procedure)?;
             }
             Store::Folder(sequencer) => {
-                sequencer.define(Definition { assembly: source.to_string(), source: String::new() })?;
+                sequencer.define(Definition::new(source, ""))?;
             }
         }
         self.refresh()?;
@@ -404,8 +424,8 @@ impl Lockwork {
         match &self.store {
             Store::Memory(_) => Err(Error::InMemory("calling from several threads")),
             Store::Folder(sequencer) => {
-                let (procedures, retired) = (self.procedures.clone(), self.retired.clone());
-                Ok(Caller { handle: sequencer.handle(), procedures, retired })
+                let (procedures, versions) = (self.procedures.clone(), self.sql.statements.versions.clone());
+                Ok(Caller { handle: sequencer.handle(), procedures, versions })
             }
         }
     }

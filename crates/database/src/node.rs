@@ -15,7 +15,8 @@ use lockwork_sequencer::{
 use lockwork_sql::{self as sql, Kind, Statement};
 use lockwork_storage::Digest;
 
-use crate::statements::{Known, digest};
+use crate::cache::digest;
+use crate::statements::Known;
 use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, Store, durable, engines};
 
 /// A node of a cluster that follows: it runs what the leader has run. When it leads itself, it is a database for calls
@@ -147,7 +148,11 @@ impl Lockwork {
     /// # Errors
     /// As [`Self::learn`], and those of calls.
     pub fn lead(&mut self) -> Result<(), Error> {
-        match self.learn() {
+        let learnt = self.learn();
+        // Of statements the log says only what they are.
+        let known = durable::read(&self.procedures).len() as u32;
+        self.relearn(0..known)?;
+        match learnt {
             Ok(_) => Ok(()),
             Err(Error::Unfilled(_)) => self.fill_all(),
             Err(error) => Err(error),
@@ -168,9 +173,9 @@ impl Lockwork {
             }
             let arguments = statement.arguments(&compiled)?;
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
-            let reads = Some(registered);
+            let (reads, version, inserted) = (Some(registered), 0, None);
             let (kind, longer, text) = (Kind::Call, Vec::new(), "".into());
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads, longer, text });
+            return Ok(Prepared { kind, compiled, id, version, arguments, columns, inserted, reads, longer, text });
         }
         let single = self.sql.catalogue.single_for(statement, scales)?;
         let mut prepared = self.single_read(statement.kind(), single)?;
@@ -190,7 +195,8 @@ impl Lockwork {
             None => self.compile_read(shape, &compiled.procedure)?,
         };
         let (compiled, reads, longer, text) = (Arc::new(compiled), Some(reads), Vec::new(), "".into());
-        Ok(Prepared { kind, compiled, id: 0, arguments, columns, inserted, reads, longer, text })
+        let (id, version) = (0, 0);
+        Ok(Prepared { kind, compiled, id, version, arguments, columns, inserted, reads, longer, text })
     }
 }
 

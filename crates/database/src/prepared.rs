@@ -1,15 +1,19 @@
 //! Statements that were understood once and run often: values into a block, an answer out of it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use lockwork_engine::registry::Registered;
-use lockwork_procedure::block::{Block, Status, abort};
-use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind, STATEMENT, Statement};
+use lockwork_procedure::assembly::disassemble;
+use lockwork_procedure::block::{Block, BlockMut, Status, abort};
+use lockwork_procedure::program::Procedure as Code;
+use lockwork_sequencer::Definition;
+use lockwork_sql::{self as sql, Arguments, Compiled, Field, Inserted, Kind, Statement};
 
+use crate::cache::{self, Place};
 use crate::calls::set_request;
 use crate::columns::{Column, Procedure};
-use crate::statements::{Known, digest};
-use crate::{Error, Lockwork, SqlAnswer, unknown};
+use crate::statements::Known;
+use crate::{Error, Lockwork, SqlAnswer, Store, durable, unknown};
 
 /// A CALL, SELECT, INSERT, UPDATE or DELETE that was understood ([`crate::Lockwork::prepare`]).
 #[derive(Clone, Debug)]
@@ -17,6 +21,8 @@ pub struct Prepared {
     pub(crate) kind: Kind,
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) id: u32,
+    /// Which version of the procedure with this id it is; zero for one with a name ([`crate::cache`]).
+    pub(crate) version: u64,
     pub(crate) arguments: Arguments,
     pub(crate) columns: Vec<String>,
     pub(crate) inserted: Option<Inserted>,
@@ -51,6 +57,11 @@ impl Prepared {
     #[must_use]
     pub fn parameters(&self) -> &[Field] {
         self.longer.last().unwrap_or(self).arguments.parameters()
+    }
+
+    /// The ids and versions of its procedures.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (u32, u64)> {
+        std::iter::once(self).chain(&self.longer).filter(|one| one.reads.is_none()).map(|one| (one.id, one.version))
     }
 
     /// The procedure that a block is a call of: this one, or one for longer lists.
@@ -98,6 +109,7 @@ impl Prepared {
         let Some(arguments) = self.arguments.values(values)? else { return Ok(None) };
         let mut block = block_of(&self.compiled, self.id, &arguments)?;
         set_request(&mut block, self.arguments.request(values)?);
+        BlockMut::new(&mut block).set_version(self.version);
         Ok(Some(block))
     }
 
@@ -193,6 +205,15 @@ impl Lockwork {
     /// # Errors
     /// As there.
     pub fn prepare_for(&mut self, statement: &Statement<'_>, scales: &[u8]) -> Result<Prepared, Error> {
+        self.prepare_as("", statement, scales)
+    }
+
+    /// As [`Self::prepare_for`], for a user: of the statements that are kept compiled, no more than
+    /// [`crate::MAX_STATEMENTS_OF_USER`] are his, unless his name is empty.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_as(&mut self, user: &str, statement: &Statement<'_>, scales: &[u8]) -> Result<Prepared, Error> {
         self.fill_all()?;
         if statement.kind() == Kind::Call {
             let Known { compiled, id, .. } = self.known_of(statement)?;
@@ -200,12 +221,13 @@ impl Lockwork {
             let columns = compiled.results.iter().map(|field| field.name.clone()).collect();
             let kind = Kind::Call;
             let (longer, text) = (Vec::new(), "".into());
-            return Ok(Prepared { kind, compiled, id, arguments, columns, inserted: None, reads: None, longer, text });
+            let (version, inserted, reads) = (0, None, None);
+            return Ok(Prepared { kind, compiled, id, version, arguments, columns, inserted, reads, longer, text });
         }
         let single = self.sql.catalogue.single_for(statement, scales)?;
-        let mut prepared = self.register_single(statement.kind(), single)?;
+        let mut prepared = self.register_single(user, statement.kind(), single)?;
         for single in self.longer(statement, &prepared.arguments, scales)? {
-            let longer = self.register_single(statement.kind(), single)?;
+            let longer = self.register_single(user, statement.kind(), single)?;
             prepared.longer.push(longer);
         }
         prepared.text = statement.text().into();
@@ -236,21 +258,69 @@ impl Lockwork {
         Ok(longer)
     }
 
-    /// Registers a single statement as a procedure, unless one of its shape is.
-    pub(crate) fn register_single(&mut self, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
+    /// Registers a single statement as a procedure, unless one of its shape is: as a new one, or in the place of one
+    /// that was not called for a while ([`crate::cache`]).
+    fn register_single(&mut self, user: &str, kind: Kind, single: sql::Single) -> Result<Prepared, Error> {
         let sql::Single { mut compiled, arguments, columns, inserted } = single;
-        let name = format!("{STATEMENT}{:016x}", digest(&compiled.procedure));
-        compiled.procedure.name.clone_from(&name);
-        let id = match self.sql.singles.get(&name) {
-            Some(id) => {
-                // Compiled with all indexes that there are, it is the same code: it keeps them right.
-                self.retired.write().unwrap_or_else(PoisonError::into_inner).remove(id);
-                *id
+        let digest = cache::digest(&compiled.procedure);
+        // Compiled with all indexes that there are, it is the same code: it keeps them right.
+        let (id, version) = match self.sql.statements.find(digest) {
+            Some(known) => known,
+            None => {
+                let place = self.sql.statements.place(user);
+                // A call in a stream may meet its procedure later than whoever sequenced it has seen it.
+                if place != Place::New && self.has_streams() {
+                    return Err(Error::TooManyStatements);
+                }
+                let id = match place {
+                    Place::New => durable::read(&self.procedures).len() as u32,
+                    Place::Of(id) => id,
+                };
+                compiled.procedure.name = cache::name(id);
+                match place {
+                    Place::New => drop(self.register_compiled(&compiled.procedure, "")?),
+                    Place::Of(id) => self.replace_statement(id, &compiled.procedure)?,
+                }
+                (id, self.sql.statements.add(id, &compiled.procedure, user))
             }
-            None => self.register_compiled(&compiled.procedure, "")?,
         };
-        let (compiled, longer, text) = (Arc::new(compiled), Vec::new(), "".into());
-        Ok(Prepared { kind, compiled, id, arguments, columns, inserted, reads: None, longer, text })
+        compiled.procedure.name = cache::name(id);
+        let (compiled, longer, text, reads) = (Arc::new(compiled), Vec::new(), "".into(), None);
+        Ok(Prepared { kind, compiled, id, version, arguments, columns, inserted, reads, longer, text })
+    }
+
+    fn has_streams(&self) -> bool {
+        matches!(&self.store, Store::Folder(sequencer) if sequencer.handle().has_streams())
+    }
+
+    /// Puts the procedure of a statement in the place of another one's. Calls of that are refused from here on.
+    fn replace_statement(&mut self, id: u32, procedure: &Code) -> Result<(), Error> {
+        self.sql.statements.versions.renew(id);
+        match &mut self.store {
+            Store::Memory(engine) => engine.replace(id, procedure.clone())?,
+            Store::Folder(sequencer) => {
+                let assembly = disassemble(procedure, &self.tables);
+                sequencer.define(Definition { assembly, source: String::new(), replaces: Some(id) })?;
+            }
+        }
+        self.relearn(std::iter::once(id))
+    }
+
+    /// Looks again at procedures whose place others may have taken.
+    pub(crate) fn relearn(&mut self, ids: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let ids: Vec<u32> = ids.collect();
+        let there = self.read(move |engine| {
+            let one = |id| engine.procedure(id).map(|registered| (id, registered));
+            ids.into_iter().filter_map(one).collect::<Vec<_>>()
+        })?;
+        for (id, registered) in there {
+            let mut procedures = durable::write(&self.procedures);
+            if !Arc::ptr_eq(&procedures.all()[id as usize], &registered) {
+                self.sql.statements.add(id, registered.verified.procedure(), "");
+                procedures.replace(id, registered);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -320,11 +390,11 @@ mod tests {
         let a = lockwork.sql("SELECT a FROM t WHERE id = 1").unwrap();
         let expected = SqlAnswer::Rows(vec!["a".into()], vec![decimals(&[(10825, 2)])]);
         assert_eq!(a, [expected]);
-        let before = lockwork.sql.singles.len();
+        let before = lockwork.sql.statements.len();
         for (one, other) in (0..=14).flat_map(|one| (0..=14).map(move |other| (one, other))) {
             lockwork.run(&add, &decimals(&[(1, one), (-1, other)])).unwrap();
         }
-        let more = lockwork.sql.singles.len() - before;
+        let more = lockwork.sql.statements.len() - before;
         assert!(more <= 3 * 14, "{more} procedures for one statement");
     }
 }

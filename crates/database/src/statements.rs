@@ -4,13 +4,12 @@
 //! the code that runs is the one that was compiled then.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::Hasher;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
-use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble, encode};
-use lockwork_procedure::block::{Batch, Block};
+use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble};
+use lockwork_procedure::block::{Batch, Block, BlockMut};
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
@@ -19,10 +18,9 @@ use lockwork_sql::{
     self as sql, Catalogue, Compiled, Definition as Defined, Field, Index, Kind, STATEMENT, SqlType, Statement, Table,
     statements,
 };
-use siphasher::sip::SipHasher13;
 
+use crate::cache::{Statements, named};
 use crate::prepared::{Prepared, block_of, results};
-use crate::transaction::procedure_of;
 use crate::{Caller, EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// The most bytes of rows, of a table and its index, that an index is filled from where nodes have parts of them.
@@ -65,8 +63,8 @@ pub(crate) struct State {
     procedures: HashMap<String, Known>,
     /// Indexes that may lack rows, because a disk was full; nothing goes on before they are whole.
     pub(crate) unfilled: Vec<Index>,
-    /// Single statements that are registered, by their names as procedures.
-    pub(crate) singles: HashMap<String, u32>,
+    /// Single statements that are registered as procedures.
+    pub(crate) statements: Statements,
     /// Those that only read and were compiled beside the log, by their digests.
     pub(crate) reads: HashMap<u64, Arc<Registered>>,
 }
@@ -160,16 +158,27 @@ impl Lockwork {
         }
     }
 
+    /// A statement prepared anew whose place another one has taken ([`crate::cache`]).
+    fn fresh(&mut self, prepared: &Prepared) -> Result<Option<Prepared>, Error> {
+        if prepared.calls().all(|call| self.sql.statements.versions.is_current(call)) {
+            return Ok(None);
+        }
+        sql::statements(&prepared.text).next().map(|statement| self.prepare(&statement?)).transpose()
+    }
+
     /// Runs a prepared statement with values for `$1` and so on. For values with more decimals than it was prepared for
     /// it is compiled once more, unless it was prepared for them ([`Self::prepare_for`]).
     ///
     /// # Errors
     /// Values that do not fit, [`Error::Aborted`], and what keeps calls from being durable.
     pub fn run(&mut self, prepared: &Prepared, values: &[sql::Value]) -> Result<SqlAnswer, Error> {
+        let fresh = self.fresh(prepared)?;
+        let prepared = fresh.as_ref().unwrap_or(prepared);
         let scaled = self.scaled(prepared, values)?;
         let prepared = scaled.as_ref().unwrap_or(prepared);
-        let Some(block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
-        drop(durable::admit(&self.retired, procedure_of(&block).into_iter())?);
+        let Some(mut block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
+        drop(self.sql.statements.versions.admit(named(&block).into_iter())?);
+        BlockMut::new(&mut block).set_version(0);
         let block = self.run_block(block)?;
         prepared.answer(&block)
     }
@@ -300,7 +309,7 @@ impl Lockwork {
         match &mut self.store {
             Store::Memory(engine) => drop(engine.create_table(schema, EXPECTED_ROWS)?),
             Store::Folder(sequencer) => {
-                sequencer.define(Definition { assembly: format!("table {schema}"), source: source.to_string() })?;
+                sequencer.define(Definition::new(format!("table {schema}"), source))?;
             }
         }
         self.refresh()
@@ -312,30 +321,20 @@ impl Lockwork {
             Store::Memory(engine) => drop(engine.register(procedure.clone())?),
             Store::Folder(sequencer) => {
                 let assembly = disassemble(procedure, &self.tables);
-                sequencer.define(Definition { assembly, source: source.to_string() })?;
+                sequencer.define(Definition::new(assembly, source))?;
             }
         }
         self.refresh()?;
-        let id = durable::read(&self.procedures).registered(&procedure.name).expect("it was registered");
-        self.hide_single(&procedure.name, id);
-        Ok(id)
-    }
-
-    fn hide_single(&mut self, name: &str, id: u32) {
-        if name.starts_with(STATEMENT) {
-            durable::write(&self.procedures).hide(id);
-            self.sql.singles.insert(name.to_string(), id);
-        }
+        Ok(durable::read(&self.procedures).registered(&procedure.name).expect("it was registered"))
     }
 
     /// Refuses calls of the single statements that write this table until [`Self::prepare`] compiles them again: some
     /// come out with the same code, such as an UPDATE of columns that are in no index.
     fn retire_singles(&self, table: &str) {
         let procedures = durable::read(&self.procedures);
-        let all = procedures.all().iter().map(|registered| registered.verified.procedure()).zip(0..);
-        let singles = all.filter(|(procedure, _)| procedure.name.starts_with(STATEMENT) && writes(procedure, table));
-        let mut retired = self.retired.write().unwrap_or_else(PoisonError::into_inner);
-        retired.extend(singles.map(|(_, id)| id));
+        let writes = |id: &u32| writes(procedures.all()[*id as usize].verified.procedure(), table);
+        let statements = &self.sql.statements;
+        statements.ids().filter(writes).for_each(|id| _ = statements.versions.renew(id));
     }
 
     /// Refuses an index of a table that some procedure writes, also one that was replaced: a batch may still call it.
@@ -427,7 +426,12 @@ impl Lockwork {
 
     /// The same, and what is to be filled stays so.
     pub(crate) fn remember_all(&mut self, definitions: &[Definition]) -> Result<(), Error> {
-        for Definition { assembly, source } in definitions {
+        let statement = format!("procedure {STATEMENT}");
+        for Definition { assembly, source, .. } in definitions {
+            // The engine has said what single statements there are.
+            if assembly.starts_with(&statement) {
+                continue;
+            }
             match kept(source).and_then(|kept| self.sql.catalogue.define(&kept).ok()) {
                 // A text that this version does not take leaves what the code says.
                 None => self.remember_assembly(assembly)?,
@@ -467,12 +471,7 @@ impl Lockwork {
             }
         }
         match procedure {
-            // Single statements are compiled anew when there is a new index.
-            Some(procedure) if procedure.name.starts_with(STATEMENT) => {
-                let id = durable::read(&self.procedures).registered(&procedure.name);
-                self.hide_single(&procedure.name, id.expect("definitions have been carried out"));
-                Ok(())
-            }
+            Some(procedure) if procedure.name.starts_with(STATEMENT) => Ok(()),
             Some(procedure) => Ok(self.sql.catalogue.add_procedure(&procedure)?),
             None => Ok(()),
         }
@@ -488,13 +487,6 @@ impl Lockwork {
 fn writes(procedure: &Procedure, table: &str) -> bool {
     let changes = |opcode| matches!(opcode, Opcode::Insert | Opcode::Update | Opcode::Remove);
     procedure.code.iter().any(|i| changes(i.opcode) && procedure.tables[usize::from(i.d)] == table)
-}
-
-/// What tells the code of single statements apart.
-pub(crate) fn digest(procedure: &Procedure) -> u64 {
-    let mut hasher = SipHasher13::new();
-    hasher.write(&encode(procedure));
-    hasher.finish()
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use lockwork_sequencer::{self as sequencer, Mark};
 use lockwork_sql as sql;
 use lockwork_storage::Database;
 
+use crate::cache::named;
 use crate::calls::Answer;
-use crate::durable::{Caller, Rows, admit, read};
+use crate::durable::{Caller, Rows, read};
 use crate::prepared::Prepared;
 use crate::value::Value;
 use crate::{Error, SqlAnswer};
@@ -45,7 +46,7 @@ impl Caller {
         block: Vec<u8>,
         then: impl FnOnce(Result<(sequencer::Transaction, Vec<u8>), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let _admitted = admit(&self.retired, transaction.procedures().chain(procedure_of(&block)))?;
+        let _admitted = self.versions.admit(transaction.procedures().chain(named(&block)))?;
         Ok(self.handle.step_then(transaction, block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 
@@ -62,8 +63,8 @@ impl Caller {
         commits: bool,
         then: impl FnOnce(Result<(sequencer::Transaction, Vec<Vec<u8>>), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let further = blocks.iter().filter_map(|block| procedure_of(block));
-        let _admitted = admit(&self.retired, transaction.procedures().chain(further))?;
+        let further = blocks.iter().filter_map(|block| named(block));
+        let _admitted = self.versions.admit(transaction.procedures().chain(further))?;
         let then = move |outcome: Result<_, sequencer::Error>| then(outcome.map_err(Error::from));
         Ok(self.handle.steps_then(transaction, blocks, commits, then)?)
     }
@@ -92,7 +93,7 @@ impl Caller {
             }
         };
         {
-            let _admitted = admit(&self.retired, transaction.procedures())?;
+            let _admitted = self.versions.admit(transaction.procedures())?;
             self.handle.look_then(transaction, names, look, move |outcome| drop(done.send(outcome)))?;
         }
         let transaction = looked.recv().map_err(|_| sequencer::Error::Closed)??;
@@ -108,14 +109,9 @@ impl Caller {
         transaction: sequencer::Transaction,
         then: impl FnOnce(Result<(), Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let _admitted = admit(&self.retired, transaction.procedures())?;
+        let _admitted = self.versions.admit(transaction.procedures())?;
         Ok(self.handle.commit_then(transaction, move |outcome| then(outcome.map_err(Error::from)))?)
     }
-}
-
-/// The id of the procedure that a block calls.
-pub(crate) fn procedure_of(block: &[u8]) -> Option<u32> {
-    block.first_chunk().map(|id| u32::from_le_bytes(*id))
 }
 
 impl Transaction {

@@ -7,12 +7,12 @@
 
 use lockwork_procedure::block::{Batch, Status, abort};
 
-use crate::contract::Tally;
 use crate::exclusive::{Executor, close};
 use crate::host_engine::Core;
 use crate::lines::Lines;
 use crate::recipe::Recipe;
 use crate::registry::Registered;
+use crate::tally::Tally;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]

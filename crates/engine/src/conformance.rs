@@ -6,6 +6,7 @@
 
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
+use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
 use crate::contract::{Engine, EngineError, EngineKind, Options, create};
@@ -213,6 +214,43 @@ pub fn check_prepared(
     assert!(engine.complete().unwrap().is_none());
     compare_digests(&*engine, &*oracle).unwrap_or_else(|error| panic!("{what} {names:?} seed {seed}: {error}"));
     engine
+}
+
+/// Puts other procedures in the place of two, one of them with a longer block, and compares calls before and after with
+/// serial replay.
+///
+/// # Panics
+/// At the first difference; `what` is in the text.
+pub fn check_replaced(what: &str, make: Make<'_>) {
+    let mut engine = prepared(make, false);
+    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let names = ["look", "deposit", "transfer"];
+    let mut random = Random(1);
+    let mut calls = |engine: &mut dyn Engine, oracle: &mut dyn Engine| {
+        for (number, size) in [200, 1].into_iter().enumerate() {
+            let batch = fill(engine, &mut random, &names, size);
+            engine.submit(batch).unwrap_or_else(|refused| panic!("{what}: {refused}"));
+            let batch = engine.complete().unwrap().unwrap().batch;
+            let same = replay(oracle, &batch, number, engine.serial_order());
+            same.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        compare_digests(engine, oracle).unwrap_or_else(|error| panic!("{what}: {error}"));
+    };
+    calls(&mut *engine, &mut *oracle);
+    let catalog = [accounts(false)];
+    // What `hasty` and `sweep` do, under the names and ids of others.
+    for (old, new) in [("look", 4), ("transfer", 11)] {
+        let procedure = assemble(PROCEDURES[new], catalog.as_slice()).unwrap().procedure;
+        let id = engine.procedure_id(old).unwrap();
+        for engine in [&mut *engine, &mut *oracle] {
+            let taken = engine.replace(id, procedure.clone()).unwrap_err();
+            assert!(matches!(taken, EngineError::DuplicateProcedure(_)), "{what}: {taken}");
+            let procedure = Procedure { name: old.into(), ..procedure.clone() };
+            engine.replace(id, procedure).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(engine.procedure_id(old), Some(id), "{what}");
+        }
+        calls(&mut *engine, &mut *oracle);
+    }
 }
 
 /// Mixes that lead to every plan of every engine.

@@ -9,25 +9,24 @@
 //! batch. An aborted or failed transaction leaves no effect in the database and zeros in its results, unless its abort
 //! handler wrote them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 use lockwork_memory::{OutOfMemory, Pages};
-use lockwork_procedure::block::{Batch, Status};
+use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_procedure::verify::VerifyError;
 use lockwork_storage::{Database, Digest, StorageError};
 
-use crate::conflicts::Conflicts;
 use crate::deterministic::Deterministic;
 use crate::deterministic_queue::DeterministicQueue;
 use crate::host_engine::HostEngine;
 use crate::optimistic::Optimistic;
 use crate::registry::Registered;
 use crate::serial::Serial;
+use crate::tally::Tally;
 use crate::timestamp::Timestamp;
 use crate::together::Together;
 use crate::two_phase::TwoPhase;
@@ -153,6 +152,9 @@ pub enum EngineError {
     /// Procedure ids have 16 bits where they are counted by the million.
     #[error("there are {MAX_PROCEDURES} procedures already, the most that an engine takes; '{0}' was not registered")]
     TooManyProcedures(String),
+    /// A procedure is to take the place of one that there is not.
+    #[error("there is no procedure with the id {0} that could be replaced")]
+    UnknownProcedure(u32),
     /// Tables and procedures change only while nothing is in flight.
     #[error("{0} batches are in flight; complete them before tables or procedures change")]
     Busy(usize),
@@ -194,58 +196,6 @@ pub const MAX_PROCEDURES: usize = 1 << 16;
 pub const MAX_THREADS: usize = 256;
 /// The widest window.
 pub const MAX_WINDOW: usize = 1024;
-
-/// What became of the transactions of one or more batches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Transactions committed.
-    pub committed: u64,
-    /// Transactions aborted, by abort code.
-    pub aborted: BTreeMap<u16, u64>,
-    /// Transactions failed, by abort code.
-    pub failed: BTreeMap<u16, u64>,
-    /// How often transactions met a conflict and began again.
-    pub conflicts: Conflicts,
-}
-
-impl Tally {
-    /// Adds another tally to this one.
-    pub fn add(&mut self, other: &Self) {
-        self.committed += other.committed;
-        self.conflicts.add(&other.conflicts);
-        for (mine, theirs) in [(&mut self.aborted, &other.aborted), (&mut self.failed, &other.failed)] {
-            for (&code, &count) in theirs {
-                *mine.entry(code).or_default() += count;
-            }
-        }
-    }
-
-    /// Counts one transaction that ended with this status and abort code.
-    pub fn count(&mut self, status: Status, code: u16) {
-        let counts = match status {
-            Status::Committed => return self.committed += 1,
-            Status::Aborted => &mut self.aborted,
-            Status::Failed | Status::Pending => &mut self.failed,
-        };
-        *counts.entry(code).or_default() += 1;
-    }
-
-    /// What the blocks of a completed batch say; conflicts do not stand there.
-    #[must_use]
-    pub fn of(batch: &Batch) -> Self {
-        let mut tally = Self::default();
-        for block in batch.blocks() {
-            tally.count(block.status().unwrap_or(Status::Failed), block.abort_code());
-        }
-        tally
-    }
-
-    /// All transactions in it.
-    #[must_use]
-    pub fn transactions(&self) -> u64 {
-        self.committed + self.aborted.values().sum::<u64>() + self.failed.values().sum::<u64>()
-    }
-}
 
 /// What an engine tells of one batch.
 #[derive(Clone, Debug, Default)]
@@ -314,12 +264,20 @@ pub trait Engine: Send {
     /// [`EngineError::Busy`], [`EngineError::DuplicateProcedure`], or what the verifier refuses.
     fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError>;
 
-    /// Whether [`Self::register`] would take a procedure if these were the tables, as far as that can be told before
-    /// there are: only the memory of a device, or of this machine, may still be too little.
+    /// Verifies a procedure and puts it in the place of the one with this id, which is forgotten. On an error nothing
+    /// has changed.
     ///
     /// # Errors
-    /// Those of [`Self::register`].
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError>;
+    /// Those of [`Self::register`], and [`EngineError::UnknownProcedure`].
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError>;
+
+    /// Whether [`Self::register`], or [`Self::replace`] with this id, would take a procedure if these were the tables,
+    /// as far as that can be told before there are: only the memory of a device, or of this machine, may still be too
+    /// little.
+    ///
+    /// # Errors
+    /// Those of the two.
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError>;
 
     /// The procedure registered under `id`.
     fn procedure(&self, id: u32) -> Option<std::sync::Arc<Registered>>;

@@ -16,9 +16,9 @@ use lockwork_procedure::isa::scan_source;
 use lockwork_procedure::key::Key;
 use lockwork_storage::{Inserted, LIVE, RowPtr, Table};
 
-use crate::contract::Tally;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
+use crate::tally::Tally;
 
 /// The bytes that writes replaced, newest last.
 #[derive(Debug, Default)]

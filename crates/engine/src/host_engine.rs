@@ -167,9 +167,15 @@ impl<S: Scheme> Engine for HostEngine<S> {
         state.core.registry.register(procedure, &state.core.database)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        let state = &mut *self.idle()?;
+        S::accepts(&procedure, &state.core.database)?;
+        state.core.registry.replace(id, Registered::of(procedure, &state.core.database)?)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
         S::accepts(procedure, tables)?;
-        lock(&self.state).core.registry.accepts(procedure, tables)
+        lock(&self.state).core.registry.accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

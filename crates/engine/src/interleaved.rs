@@ -11,11 +11,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::blocks::Blocks;
-use crate::contract::{BatchReport, Interleave, Options, Tally};
+use crate::contract::{BatchReport, Interleave, Options};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
+use crate::tally::Tally;
 
 /// Transactions that a worker takes from the batch at a time.
 const PIECE: usize = 32;

@@ -39,6 +39,7 @@ pub mod recipe;
 pub mod registry;
 pub mod replay;
 pub mod serial;
+mod tally;
 pub mod team;
 pub mod timestamp;
 mod together;
@@ -47,8 +48,9 @@ pub mod two_phase;
 pub use conflicts::{Cause, Conflicts};
 pub use contract::{
     BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
-    Options, Refused, SerialOrder, Tally, create,
+    Options, Refused, SerialOrder, create,
 };
 pub use divided::{Calls, Divided, Gathered, Images, Interrupt, Loaded, Place};
 pub use reading::read;
+pub use tally::Tally;
 pub use together::{Moment, Together};

@@ -17,8 +17,9 @@ use lockwork_procedure::schema::{ColumnType, TableSchema};
 use lockwork_procedure::verify::verify;
 
 use crate::conformance::{Make, Random};
-use crate::contract::{Engine, EngineKind, Options, Tally, create};
+use crate::contract::{Engine, EngineKind, Options, create};
 use crate::replay::{compare_digests, replay};
+use crate::tally::Tally;
 
 /// Parameters: eight integers; keys of the second and third table, two each; a line; text.
 const P: u32 = 32;

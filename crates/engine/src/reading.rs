@@ -9,9 +9,10 @@ use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::interpreter::{Answer, Context, Host, Request, Stop, run};
 use lockwork_storage::Database;
 
-use crate::contract::{EngineError, Tally};
+use crate::contract::EngineError;
 use crate::exclusive::{close, give_up, scan};
 use crate::registry::Registered;
+use crate::tally::Tally;
 
 /// Runs the call in `block` and returns its block with the outcome. The procedure is one of `database`
 /// ([`Registered::of`]), which nobody writes meanwhile: [`crate::Engine::with_database`] sees to that.

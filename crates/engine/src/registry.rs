@@ -189,6 +189,9 @@ pub struct Registry {
     covered: Vec<bool>,
     written: Vec<bool>,
     changing: Vec<bool>,
+    most_accesses: usize,
+    widest_windows: (usize, usize),
+    changes: u64,
 }
 
 impl Registry {
@@ -200,38 +203,66 @@ impl Registry {
         self.add(Registered::of(procedure, database)?)
     }
 
-    /// Whether [`Self::register`] would take `procedure` if these were the tables.
+    /// Whether [`Self::register`] would take `procedure` if these were the tables, or, with the id of a procedure that
+    /// it is to replace, whether [`Self::replace`] would.
     ///
     /// # Errors
-    /// As for [`Self::register`].
-    pub fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+    /// As for those.
+    pub fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
         verify(procedure.clone(), tables)?;
-        self.has_room_for(&procedure.name)
+        self.has_room_for(&procedure.name, old)
     }
 
-    fn has_room_for(&self, name: &str) -> Result<(), EngineError> {
-        if self.ids.contains_key(name) {
+    fn has_room_for(&self, name: &str, replaced: Option<u32>) -> Result<(), EngineError> {
+        if self.ids.get(name).is_some_and(|&id| Some(id) != replaced) {
             return Err(EngineError::DuplicateProcedure(name.into()));
         }
-        if self.procedures.len() >= MAX_PROCEDURES {
-            return Err(EngineError::TooManyProcedures(name.into()));
+        match replaced {
+            Some(id) if id as usize >= self.procedures.len() => Err(EngineError::UnknownProcedure(id)),
+            None if self.procedures.len() >= MAX_PROCEDURES => Err(EngineError::TooManyProcedures(name.into())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Takes a verified procedure in and returns its id.
+    /// Takes a verified procedure in and returns its id. The time that it takes does not grow with their number.
     ///
     /// # Errors
     /// When its name is taken, or there are as many as there may be; then nothing has changed.
     pub fn add(&mut self, registered: Registered) -> Result<u32, EngineError> {
-        let procedure = registered.verified.procedure();
-        let name = procedure.name.clone();
-        self.has_room_for(&name)?;
+        let name = registered.verified.procedure().name.clone();
+        self.has_room_for(&name, None)?;
+        let id = self.procedures.len() as u32;
+        let registered = Arc::new(registered);
+        self.procedures.push(registered.clone());
+        self.ids.insert(name, id);
+        self.note(&registered);
+        Ok(id)
+    }
+
+    /// Puts a verified procedure in the place of another one, which is forgotten: blocks with this id call the new one.
+    /// What is asked of all procedures ([`Self::is_scanned`] and the like) goes on counting the old one.
+    ///
+    /// # Errors
+    /// When there is no procedure of this id, or another one has the name; then nothing has changed.
+    pub fn replace(&mut self, id: u32, registered: Registered) -> Result<(), EngineError> {
+        let name = registered.verified.procedure().name.clone();
+        self.has_room_for(&name, Some(id))?;
+        let registered = Arc::new(registered);
+        let old = std::mem::replace(&mut self.procedures[id as usize], registered.clone());
+        self.ids.remove(&old.verified.procedure().name);
+        self.ids.insert(name, id);
+        self.note(&registered);
+        Ok(())
+    }
+
+    /// Counts a procedure in what is asked of all of them.
+    fn note(&mut self, registered: &Registered) {
         let tables = registered.verified.tables();
         for slot in registered.cover.iter().flat_map(Slice::spans) {
             mark(&mut self.covered, tables[usize::from(slot)].id);
         }
-        for instruction in procedure.code.iter().filter(|i| i.opcode.is_db()) {
+        let mut has_new = false;
+        for instruction in registered.verified.procedure().code.iter().filter(|i| i.opcode.is_db()) {
             let (table, operation) = (tables[usize::from(instruction.d)].id, Operation::of(instruction.opcode));
             if operation == Operation::Scan {
                 mark(&mut self.scanned, table);
@@ -240,18 +271,30 @@ impl Registry {
                 mark(&mut self.written, table);
             }
             if matches!(operation, Operation::Insert | Operation::Remove) {
+                has_new |= !is_marked(&self.changing, table);
                 mark(&mut self.changing, table);
             }
         }
-        let id = self.procedures.len() as u32;
-        self.procedures.push(Arc::new(registered));
-        for procedure in &self.procedures {
-            let tables = procedure.verified.tables().iter();
+        let settle = |registered: &Registered| {
+            let tables = registered.verified.tables().iter();
             let steady = !tables.map(|table| table.id).any(|table| is_marked(&self.changing, table));
-            procedure.steady.store(steady, Ordering::Relaxed);
+            registered.steady.store(steady, Ordering::Relaxed);
+        };
+        settle(registered);
+        if has_new {
+            // At most once for each table.
+            self.procedures.iter().for_each(|registered| settle(registered));
         }
-        self.ids.insert(name, id);
-        Ok(id)
+        let (gp, cp) = (registered.program.gp_registers(), registered.program.cp_registers());
+        self.widest_windows = (self.widest_windows.0.max(gp), self.widest_windows.1.max(cp));
+        self.most_accesses = self.most_accesses.max(registered.recipe.as_ref().map_or(0, Recipe::len));
+        self.changes += 1;
+    }
+
+    /// How often a procedure was added or replaced: whoever derives something from all of them sees that it is old.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// The procedure of this id.
@@ -293,17 +336,13 @@ impl Registry {
     /// The most accesses of any straight procedure, at least 1.
     #[must_use]
     pub fn most_accesses(&self) -> usize {
-        let counts = self.procedures.iter().filter_map(|p| p.recipe.as_ref()).map(Recipe::len);
-        counts.max().unwrap_or(1).max(1)
+        self.most_accesses.max(1)
     }
 
     /// The widest register windows, general-purpose and coprocessor.
     #[must_use]
     pub fn widest_windows(&self) -> (usize, usize) {
-        let programs = || self.procedures.iter().map(|p| &p.program);
-        let gp = programs().map(Program::gp_registers).max().unwrap_or(1);
-        let cp = programs().map(Program::cp_registers).max().unwrap_or(1);
-        (gp.max(1), cp.max(1))
+        (self.widest_windows.0.max(1), self.widest_windows.1.max(1))
     }
 }
 

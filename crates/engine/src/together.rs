@@ -16,11 +16,11 @@ use lockwork_procedure::key::Key;
 use lockwork_storage::{ABSENT, Database, Inserted, LIVE, RowPtr, Table};
 
 use crate::blocks::Blocks;
-use crate::contract::Tally;
 use crate::exclusive::{Undo, close, give_up, scan};
 use crate::ghosts::{Ghosts, set_state};
 use crate::host_engine::Core;
 use crate::registry::Registered;
+use crate::tally::Tally;
 
 /// What is kept from one transaction to the next, and what one has done.
 #[derive(Debug, Default)]

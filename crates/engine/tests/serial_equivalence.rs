@@ -2,9 +2,9 @@
 //! replayed one after the other in that order, every call ends the same, answers the same, and leaves the same
 //! database.
 
-use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::contract::MAX_PROCEDURES;
-use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally, create};
+use lockwork_engine::{ConflictPlan, EngineError, EngineKind, Interleave, LockPolicy, Options, Tally, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
@@ -91,6 +91,16 @@ fn engines_that_promise_batch_order_agree_to_the_bit() {
 }
 
 #[test]
+fn a_procedure_takes_the_place_of_another_one() {
+    for &kind in EngineKind::CPU {
+        for threads in [1, 3] {
+            let options = Options { threads, ..Options::default() };
+            check_replaced(&format!("{kind} {options:?}"), &|| create(kind, options));
+        }
+    }
+}
+
+#[test]
 fn there_is_a_last_procedure() {
     let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
     let none: &[TableSchema] = &[];
@@ -99,9 +109,14 @@ fn there_is_a_last_procedure() {
     for number in 0..MAX_PROCEDURES {
         engine.register(Procedure { name: format!("p{number}"), ..procedure.clone() }).unwrap();
     }
-    let refused = engine.register(Procedure { name: "more".into(), ..procedure }).unwrap_err();
+    let refused = engine.register(Procedure { name: "more".into(), ..procedure.clone() }).unwrap_err();
     assert!(refused.to_string().contains("'more' was not registered"), "{refused}");
     assert_eq!(engine.procedure_id("more"), None);
+    let other = |name: &str| Procedure { name: name.into(), ..procedure.clone() };
+    engine.replace(7, other("more")).unwrap();
+    assert_eq!((engine.procedure_id("more"), engine.procedure_id("p7")), (Some(7), None));
+    let absent = engine.replace(MAX_PROCEDURES as u32, other("another")).unwrap_err();
+    assert!(matches!(absent, EngineError::UnknownProcedure(id) if id as usize == MAX_PROCEDURES), "{absent}");
 }
 
 #[test]

@@ -285,9 +285,25 @@ impl Engine for FpgaEngine {
         Ok(id)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        let mut core = self.idle()?;
+        core.change()?;
+        let core = &mut *core;
+        let registered = Registered::of(procedure, &core.database)?;
+        core.fits(&registered.verified)?;
+        let mut catalogue = Catalogue::default();
+        for (old, other) in (0_u32..).zip(core.registry.all()) {
+            let verified = if old == id { &registered.verified } else { &other.verified };
+            catalogue.add(verified, core.driver.capabilities())?;
+        }
+        core.registry.replace(id, registered)?;
+        core.catalogue = catalogue;
+        Ok(())
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
         let core = lock(&self.core);
-        core.registry.accepts(procedure, tables)?;
+        core.registry.accepts(procedure, tables, old)?;
         core.fits(&verify(procedure.clone(), tables)?)
     }
 

@@ -141,7 +141,7 @@ fn what_does_not_fit_is_refused_when_it_is_registered_and_changes_nothing() {
         let assemble =
             |source: &str| lockwork_procedure::assembly::assemble(source, catalog.as_slice()).unwrap().procedure;
         let tally = assemble(lockwork_engine::conformance::PROCEDURES[10]);
-        let error = engine.accepts(&tally, &Tables(&catalog)).unwrap_err().to_string();
+        let error = engine.accepts(&tally, &Tables(&catalog), None).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert_eq!(engine.register(tally).unwrap_err().to_string(), error);
         assert_eq!(engine.procedure_id("tally"), None);

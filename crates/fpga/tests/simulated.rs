@@ -2,7 +2,7 @@
 //!
 //! Needs Verilator and a C++ compiler (`scripts/rtl-tools`).
 
-use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineError, EngineKind, Interleave, Options, create};
 use lockwork_fpga::card::Card;
@@ -221,4 +221,10 @@ fn every_mix_in_every_mode_with_many_seeds() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn a_procedure_takes_the_place_of_another_one() {
+    let simulation = simulation("small", 2, Behaviour::paper());
+    check_replaced("fpga", &|| engine(&simulation, Interleave::Dynamic));
 }

@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use folder::{Folder, command};
+use lockwork::sequencer::Durability;
 use lockwork::sql::{Field, Value, statements};
-use lockwork::{EngineKind, Error, Lockwork, OpenOptions, SqlAnswer, Status};
+use lockwork::{EngineKind, Error, Lockwork, MAX_STATEMENTS, OpenOptions, SqlAnswer, Status};
 
 const BANK: &str = "
 CREATE TABLE accounts (id BIGINT PRIMARY KEY, branch INTEGER NOT NULL, balance DECIMAL(12, 2) NOT NULL)
@@ -164,7 +165,9 @@ fn a_statement_that_an_index_overtook_is_refused() {
     database.sql("CREATE INDEX iv ON t (v);").unwrap();
     let outdated = |ran| assert!(matches!(ran, Err(Error::Outdated)), "{ran:?}");
     outdated(caller.run(&old, &[Value::Integer(2)]));
-    outdated(database.run(&old, &[Value::Integer(2)]));
+    // A database can prepare it again; who only calls cannot.
+    assert_eq!(database.run(&old, &[Value::Integer(2)]).unwrap(), SqlAnswer::Written(1));
+    outdated(caller.run(&old, &[Value::Integer(4)]));
     let new = prepare(&mut database, insert).unwrap();
     caller.run(&new, &[Value::Integer(3)]).unwrap();
     // What only reads goes on as it is.
@@ -172,8 +175,63 @@ fn a_statement_that_an_index_overtook_is_refused() {
         caller.run(&find, &[Value::Integer(1)]).unwrap(),
         SqlAnswer::Rows(vec!["v".into()], vec![vec![Value::Integer(7)]])
     );
-    assert_eq!(rows(&mut database, "SELECT id FROM t WHERE v = 7 LIMIT 9"), [["1"], ["3"]]);
+    assert_eq!(rows(&mut database, "SELECT id FROM t WHERE v = 7 LIMIT 9"), [["1"], ["2"], ["3"]]);
     assert!(matches!(new.procedure(), Err(Error::NoCall)));
+}
+
+#[test]
+fn statements_of_many_shapes_take_the_place_of_those_that_are_not_called() {
+    let folder = Folder::new("sql-shapes");
+    let mut options = OpenOptions::default();
+    options.sequencer.durability = Durability::Async;
+    let open = || Lockwork::open_with(&folder.0, &options, |_| ()).unwrap().0;
+    let mut database = open();
+    database
+        .sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL) WITH (ordered = true); INSERT INTO t VALUES (1, 0), (2, 0);")
+        .unwrap();
+    let prepare = |database: &mut Lockwork, text: &str| database.prepare(&statements(text).next().unwrap().unwrap());
+    let often = prepare(&mut database, "UPDATE t SET v = v + 1 WHERE id = 2").unwrap();
+    let once = prepare(&mut database, "UPDATE t SET v = v + 1000000 WHERE id = 1").unwrap();
+    let caller = database.caller().unwrap();
+    let mut open_one = caller.begin();
+    open_one.run(&once, &[]).unwrap();
+    let shapes = MAX_STATEMENTS + 300;
+    for number in 1..=shapes {
+        if number % 100 == 0 {
+            caller.run(&often, &[]).unwrap();
+        }
+        database.sql(&format!("UPDATE t SET v = v + {number} WHERE id = 1")).unwrap();
+    }
+    // What was not called has gone, and does nothing else instead: not alone, and not in a transaction that has it.
+    let outdated = caller.run(&once, &[]).unwrap_err();
+    assert!(matches!(outdated, Error::Outdated) && !caller.is_current(&once), "{outdated}");
+    let outdated = open_one.commit().unwrap_err();
+    assert!(matches!(outdated, Error::Outdated), "{outdated}");
+    assert!(caller.is_current(&often));
+    let sum = (shapes * (shapes + 1) / 2).to_string();
+    let is_whole = |database: &mut Lockwork, often: &str| {
+        assert_eq!(
+            rows(database, "SELECT v FROM t WHERE id BETWEEN 1 AND 2 ORDER BY id LIMIT 2"),
+            [[&sum[..]], [often]]
+        );
+    };
+    let calls = (shapes / 100).to_string();
+    is_whole(&mut database, &calls);
+    // There is room for procedures.
+    database.sql(&BANK[..BANK.find("INSERT").unwrap()]).unwrap();
+    assert_eq!(database.read(|engine| (0..).map_while(|id| engine.procedure(id)).count()).unwrap(), MAX_STATEMENTS + 1);
+    // From the log, and from a checkpoint.
+    for number in 0..3 {
+        database.close().unwrap();
+        database = open();
+        is_whole(&mut database, &(shapes / 100 + number).to_string());
+        database.sql("UPDATE t SET v = v + 1 WHERE id = 2").unwrap();
+        if number == 1 {
+            database.checkpoint().unwrap();
+        }
+    }
+    let refused = database.register("procedure _statement_1\ncommit").unwrap_err();
+    assert!(matches!(refused, Error::Reserved { .. }), "{refused}");
 }
 
 #[test]

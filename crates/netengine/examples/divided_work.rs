@@ -103,7 +103,7 @@ fn log(of_two: u64, alone: bool) -> (SimulatedJournal, u64) {
         std::thread::sleep(Duration::from_millis(5));
     }
     for source in SOURCES {
-        leader.define(Definition { assembly: source.into(), source: String::new() }).expect("a definition");
+        leader.define(Definition::new(source, "")).expect("a definition");
     }
     let run = |batch: Batch| {
         let ran = leader.call_batch(batch).expect("an answer");

@@ -49,7 +49,7 @@ use crate::core::{Lost, refuse_if_lost};
 use crate::exchange::Exchange;
 use crate::layout::Spread;
 use crate::links::{Links, Members, key};
-use crate::member::{Apart, Arrivals, Member, Rows, Shares, engine, lock};
+use crate::member::{Apart, Arrivals, Member, Rows, Shares, Unmet, engine, lock};
 use crate::message::{FORGET, START};
 use crate::stream::Stream;
 use crate::wire::Put;
@@ -122,7 +122,7 @@ struct Core {
     reaches: Vec<Arc<Reach>>,
     /// The rows.
     rows: Rows,
-    procedures: Arc<Mutex<Vec<Procedure>>>,
+    unmet: Unmet,
     /// Whether the member has not met all procedures and tables.
     is_stale: bool,
     member: Stream,
@@ -187,13 +187,13 @@ impl DividedEngine {
             return Err(EngineError::Setting(text));
         }
         let system = |error: std::io::Error| EngineError::BackEnd(format!("a divided engine: {error}"));
-        let (me, procedures) = (usize::from(part), Arc::new(Mutex::new(Vec::new())));
+        let (me, unmet) = (usize::from(part), Unmet::default());
         let (arrivals, rings) = Arrivals::new(parts).map_err(system)?;
         let (arrivals, rows) = (Arc::new(arrivals), Arc::new(Mutex::new(engine(pages)?)));
         let (lost, interrupt, wanted) = (Lost::default(), Interrupt::default(), Arc::new(AtomicU64::new(0)));
         let exchange = Arc::new(Exchange::new(wanted.clone()));
         let shares = Shares::new(exchange.clone());
-        let apart = Box::new(Apart::new(arrivals.clone(), rings, procedures.clone(), parts, kept_bytes, shares));
+        let apart = Box::new(Apart::new(arrivals.clone(), rings, unmet.clone(), parts, kept_bytes, shares));
         let (mine, theirs) = UnixStream::pair().map_err(system)?;
         let (mine, theirs) = (Stream::new(mine).map_err(system)?, Stream::new(theirs).map_err(system)?);
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -220,7 +220,7 @@ impl DividedEngine {
             spreads: Vec::new(),
             reaches: Vec::new(),
             rows,
-            procedures,
+            unmet,
             is_stale: true,
             member: mine,
             settled: 0,
@@ -387,15 +387,30 @@ impl Engine for DividedEngine {
         let reach = Arc::new(Reach::new(registered, &core.spreads, core.parts));
         core.reaches.push(reach.clone());
         lock(&core.rows).register(procedure.clone())?;
-        core.procedures.lock().unwrap_or_else(PoisonError::into_inner).push(procedure);
+        core.unmet.lock().unwrap_or_else(PoisonError::into_inner).push((None, procedure));
         core.is_stale = true;
         drop(guard);
         self.reaches.push(reach);
         Ok(id)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
-        own(&self.core).registry.accepts(procedure, tables)
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        let mut guard = self.idle()?;
+        let core = &mut *guard;
+        core.registry.replace(id, Registered::of(procedure.clone(), &core.tables)?)?;
+        let registered = core.registry.get(id).expect("it was just replaced").clone();
+        let reach = Arc::new(Reach::new(registered, &core.spreads, core.parts));
+        core.reaches[id as usize] = reach.clone();
+        lock(&core.rows).replace(id, procedure.clone())?;
+        core.unmet.lock().unwrap_or_else(PoisonError::into_inner).push((Some(id), procedure));
+        core.is_stale = true;
+        drop(guard);
+        self.reaches[id as usize] = reach;
+        Ok(())
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
+        own(&self.core).registry.accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

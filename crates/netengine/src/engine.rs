@@ -154,8 +154,14 @@ impl Engine for NetworkEngine {
         core.registry.register(procedure, &core.database)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
-        lock(&self.core).registry.accepts(procedure, tables)
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        let core = &mut *self.idle()?;
+        core.change()?;
+        core.registry.replace(id, Registered::of(procedure, &core.database)?)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
+        lock(&self.core).registry.accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

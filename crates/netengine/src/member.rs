@@ -43,7 +43,7 @@ use crate::stream::{Stream, StreamError, poll, poll_of};
 use crate::wire::{Malformed, Put, Reader};
 use crate::worker::{End, Inherited, of_coordinator};
 
-pub(crate) use apart::{Apart, Arrival, Arrivals};
+pub(crate) use apart::{Apart, Arrival, Arrivals, Unmet};
 use queues::{Queues, Spreading};
 use said::{Said, put_outcome, put_result, say};
 use scout::Scout;

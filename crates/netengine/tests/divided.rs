@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use lockwork_engine::conformance::{MIXES, Random, check, define, fill, prepared};
+use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, define, fill, prepared};
 use lockwork_engine::{Divided, Engine, EngineKind, Interrupt, Options, Place, create};
 use lockwork_netengine::divided::{DividedEngine, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
@@ -303,4 +303,9 @@ fn who_began_with_an_older_checkpoint_than_another_is_told_to_begin_again() {
         let told = older.complete().unwrap_err().to_string();
         assert!(told.contains("part 2 has begun with a newer checkpoint; begin again"), "{told}");
     }
+}
+
+#[test]
+fn a_procedure_takes_the_place_of_another_one() {
+    check_replaced("two parts", &|| Ok(Box::new(Parts::new(2))));
 }

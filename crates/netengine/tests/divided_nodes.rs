@@ -94,7 +94,7 @@ fn whole_tables_are_read_and_loaded_at_the_leader_of_parts() {
     let (mut set, mut follows) = (Set::new(&journal, 3, true), Set::new(&journal, 3, false));
     for source in [TABLES, "table names (id: i64 key, name: char(8)) replicated", READ] {
         let leader = set.leader();
-        let definition = Definition { assembly: source.into(), source: String::new() };
+        let definition = Definition::new(source, "");
         set.nodes[leader].as_ref().unwrap().define(definition).unwrap();
     }
     let names =
@@ -138,7 +138,7 @@ fn a_load_that_is_broken_off_says_what_is_there() {
     let journal = SimulatedJournal::new(5);
     let mut set = Set::new(&journal, 2, true);
     let leader = set.leader();
-    let definition = Definition { assembly: TABLES.into(), source: String::new() };
+    let definition = Definition::new(TABLES, "");
     set.nodes[leader].as_ref().unwrap().define(definition).unwrap();
     // Of two records there is room for one.
     journal.set_capacity(5 << 20);

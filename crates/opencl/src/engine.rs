@@ -107,6 +107,30 @@ impl Core {
         Ok(())
     }
 
+    /// Verifies a procedure, and sees that a work-item's memory suffices for it and for all others but the one that it
+    /// replaces.
+    fn bounded(&self, procedure: Procedure, replaced: Option<u32>) -> Result<Registered, EngineError> {
+        let registered = Registered::of(procedure, &self.database)?;
+        let name = &registered.verified.procedure().name;
+        let bytes = Bounds::of(&registered).bytes();
+        if bytes > MOST_PRIVATE_BYTES {
+            return Err(EngineError::BackEnd(format!(
+                "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
+                 device gives {MOST_PRIVATE_BYTES}: shorten its loops, or abort before writing"
+            )));
+        }
+        let old = replaced.and_then(|id| self.registry.get(id)).map_or(0, |old| Bounds::of(old).bytes());
+        let together = private_bytes(&self.registry).saturating_sub(old).saturating_add(bytes);
+        if together > MOST_PRIVATE_BYTES_TOGETHER {
+            return Err(EngineError::BackEnd(format!(
+                "with procedure '{name}' all procedures together may need {together} bytes to keep old values, inserted \
+                 rows and locks, and an OpenCL engine gives {MOST_PRIVATE_BYTES_TOGETHER}: register fewer of them, or \
+                 shorten their loops"
+            )));
+        }
+        Ok(registered)
+    }
+
     /// Puts tables and kernels on the device if they are not there, with room for `extra` more rows of each table.
     fn start(&mut self, extra: &[u64]) -> Result<(), EngineError> {
         refuse_if_lost(&self.lost)?;
@@ -398,29 +422,19 @@ impl Engine for OpenclEngine {
     fn register(&mut self, procedure: Procedure) -> Result<u32, EngineError> {
         let mut core = self.idle()?;
         core.change()?;
-        let core = &mut *core;
-        let registered = Registered::of(procedure, &core.database)?;
-        let name = &registered.verified.procedure().name;
-        let bytes = Bounds::of(&registered).bytes();
-        if bytes > MOST_PRIVATE_BYTES {
-            return Err(EngineError::BackEnd(format!(
-                "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
-                 device gives {MOST_PRIVATE_BYTES}: shorten its loops, or abort before writing"
-            )));
-        }
-        let together = private_bytes(&core.registry).saturating_add(bytes);
-        if together > MOST_PRIVATE_BYTES_TOGETHER {
-            return Err(EngineError::BackEnd(format!(
-                "with procedure '{name}' all procedures together may need {together} bytes to keep old values, inserted \
-                 rows and locks, and an OpenCL engine gives {MOST_PRIVATE_BYTES_TOGETHER}: register fewer of them, or \
-                 shorten their loops"
-            )));
-        }
+        let registered = core.bounded(procedure, None)?;
         core.registry.add(registered)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
-        lock(&self.core).registry.accepts(procedure, tables)
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        let mut core = self.idle()?;
+        core.change()?;
+        let registered = core.bounded(procedure, Some(id))?;
+        core.registry.replace(id, registered)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
+        lock(&self.core).registry.accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

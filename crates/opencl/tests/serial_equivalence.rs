@@ -2,7 +2,7 @@
 //!
 //! Needs an OpenCL device (`make test` installs PoCL).
 
-use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::{EngineKind, Options, create};
 use lockwork_opencl::create as create_opencl;
 
@@ -23,6 +23,13 @@ fn opencl_deterministic_is_equivalent_to_batch_order() {
 #[test]
 fn opencl_two_phase_is_equivalent_to_stamp_order() {
     check_all(EngineKind::OpenclTwoPhase);
+}
+
+#[test]
+fn a_procedure_takes_the_place_of_another_one() {
+    for kind in [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase] {
+        check_replaced(kind.name(), &|| create_opencl(kind, Options::default()));
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@
 //! Results and scratch are zero when a call is handed over; [`Batch::push`] sees to it.
 //!
 //! A call that is handed over alone carries its [`RequestId`] in bytes 8 to 24, zeros if it has none. Engines do not
-//! read request ids and write bytes 8 to 16, so a [`Batch`] keeps the ids of its calls beside the blocks.
+//! read request ids and write bytes 8 to 16, so a [`Batch`] keeps the ids of its calls beside the blocks. In bytes
+//! 24 to 32 it carries the version of the procedure that it means, where procedures take each other's place.
 //!
 //! The blocks of one [`Batch`] have one stride, a multiple of 64 bytes, and lie in one 64-byte-aligned buffer, so a
 //! batch goes to a log, a device or a wire without being rewritten. The header is half a line because a call with a
@@ -187,6 +188,12 @@ impl<'a> Block<'a> {
         RequestId::from_bytes(self.0[REQUEST..REQUEST + 16].try_into().expect("16 bytes"))
     }
 
+    /// The version of the procedure that a call means which is handed over alone, see the module.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.serial()
+    }
+
     /// The serial stamp, see the module.
     #[must_use]
     pub fn serial(&self) -> u64 {
@@ -239,6 +246,11 @@ impl<'a> BlockMut<'a> {
     /// Writes the request id of a call that is handed over alone. [`Batch::set_request`] is for calls of batches.
     pub fn set_request(&mut self, request: Option<RequestId>) {
         self.0[REQUEST..REQUEST + 16].copy_from_slice(&request.map_or([0; 16], RequestId::to_bytes));
+    }
+
+    /// Writes the version of the procedure that a call means which is handed over alone, see the module.
+    pub fn set_version(&mut self, version: u64) {
+        self.set_serial(version);
     }
 
     /// Writes the serial stamp.

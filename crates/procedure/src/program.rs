@@ -8,6 +8,10 @@ use crate::block::HEADER_BYTES;
 use crate::isa::Instruction;
 use crate::schema::ColumnType;
 
+/// Names of procedures that nobody has named begin so: each is a single statement, and another statement may take its
+/// place.
+pub const STATEMENT: &str = "_statement_";
+
 /// A named piece of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {

@@ -91,7 +91,7 @@ fn main() -> Result<(), Error> {
     while leader.handle().role() != Some(Role::Leading) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    leader.define(Definition { assembly: TRANSFER.into(), source: String::new() })?;
+    leader.define(Definition::new(TRANSFER, ""))?;
     let image = |id: u64| [id.to_le_bytes(), 1000_u64.to_le_bytes()].concat();
     leader.load("accounts", (0..ACCOUNTS).flat_map(image).collect())?;
     for seed in 0..BATCHES {
@@ -125,7 +125,7 @@ fn reading() -> Result<(), Error> {
     while leader.handle().role() != Some(Role::Leading) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    leader.define(Definition { assembly: NOTHING.into(), source: String::new() })?;
+    leader.define(Definition::new(NOTHING, ""))?;
     for seed in 0..BATCHES {
         leader.call_batch(calls(seed)).map_err(|refused| refused.error)?;
     }

@@ -74,9 +74,9 @@ impl Bench {
 
     fn furnish(&self, sequencer: &Sequencer, workload: &Transfer) -> Outcome<()> {
         let table = format!("table {}", Transfer::schema());
-        sequencer.define(Definition { assembly: table, source: String::new() })?;
+        sequencer.define(Definition::new(table, ""))?;
         for (_, assembly) in workload.sources() {
-            sequencer.define(Definition { assembly, source: String::new() })?;
+            sequencer.define(Definition::new(assembly, ""))?;
         }
         let (mut images, mut image) = (Vec::new(), Vec::new());
         for row in 0..self.accounts {

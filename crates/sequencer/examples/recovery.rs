@@ -105,9 +105,9 @@ impl Bench {
     fn round(&mut self, path: &Path, calls: usize) -> Outcome<(f64, f64, RecoveryReport)> {
         let (sequencer, _) = open(path)?;
         let table = format!("table {}", Transfer::schema());
-        sequencer.define(Definition { assembly: table, source: String::new() })?;
+        sequencer.define(Definition::new(table, ""))?;
         for (_, assembly) in self.workload.sources() {
-            sequencer.define(Definition { assembly, source: String::new() })?;
+            sequencer.define(Definition::new(assembly, ""))?;
         }
         sequencer.load("accounts", self.images())?;
         sequencer.checkpoint()?;

@@ -5,10 +5,9 @@ use std::sync::mpsc::channel;
 
 use lockwork_engine::Engine;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Definitions};
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::format::items::Definition;
 use crate::io::{Io, Locking, Mode};
 use crate::journal::message::{Chain, Position};
 use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Unreachable};
@@ -24,7 +23,7 @@ pub(crate) struct Begun {
     pub(crate) report: RecoveryReport,
     pub(crate) extent: Extent,
     pub(crate) catalogue: Catalogue,
-    pub(crate) definitions: Vec<Definition>,
+    pub(crate) definitions: Definitions,
     pub(crate) dedup: DedupTable,
     /// What the record behind the checkpoint follows.
     pub(crate) chain: Chain,

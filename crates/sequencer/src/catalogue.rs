@@ -1,10 +1,13 @@
 //! Tables and procedures as definitions have made them, without an engine: what a payload of calls means depends on it.
 
+use std::collections::BTreeMap;
+
 use lockwork_procedure::assembly::{AssemblyError, assemble, assemble_tables};
 use lockwork_procedure::block::HEADER_BYTES;
-use lockwork_procedure::program::Procedure;
+use lockwork_procedure::program::{Procedure, STATEMENT};
 use lockwork_procedure::schema::{Catalog, TableSchema};
 
+use crate::format::calls;
 use crate::format::items::Definition;
 
 /// Tables by number, procedures by id.
@@ -12,6 +15,35 @@ use crate::format::items::Definition;
 pub(crate) struct Catalogue {
     pub(crate) tables: Vec<TableSchema>,
     pub(crate) procedures: Vec<Known>,
+    /// Bytes of the longest arguments and of the longest block that any procedure has had.
+    longest: (usize, usize),
+}
+
+/// The definitions that a catalogue was made of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Definitions {
+    added: Vec<Definition>,
+    replaced: BTreeMap<u32, Definition>,
+}
+
+impl Definitions {
+    /// Adds one. Of those that took the place of a procedure, only the last is kept.
+    pub(crate) fn push(&mut self, definition: Definition) {
+        match definition.replaces {
+            Some(id) => drop(self.replaced.insert(id, definition)),
+            None => self.added.push(definition),
+        }
+    }
+
+    /// Those that added something, in order.
+    pub(crate) fn added(&self) -> &[Definition] {
+        &self.added
+    }
+
+    /// All that make the catalogue as it is: those that took the place of procedures come last.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Definition> {
+        self.added.iter().chain(self.replaced.values())
+    }
 }
 
 /// What is known of a procedure by its declarations.
@@ -31,6 +63,8 @@ pub(crate) struct Known {
 pub(crate) struct Addition {
     pub(crate) tables: Vec<TableSchema>,
     pub(crate) procedure: Option<Procedure>,
+    /// The id of the procedure whose place it takes.
+    pub(crate) replaces: Option<u32>,
 }
 
 impl Catalogue {
@@ -46,8 +80,17 @@ impl Catalogue {
             let assembled = assemble(&definition.assembly, tables)?;
             (assembled.schemas, Some(assembled.procedure))
         };
-        let fresh = declared.into_iter().filter(|schema| tables.table(schema.name()).is_none());
-        Ok(Addition { tables: fresh.collect(), procedure })
+        let fresh: Vec<_> = declared.into_iter().filter(|schema| tables.table(schema.name()).is_none()).collect();
+        let is_statement = |name: &str| name.starts_with(STATEMENT);
+        if let Some(id) = definition.replaces
+            && !(fresh.is_empty()
+                && self.procedures.get(id as usize).is_some_and(|known| is_statement(&known.name))
+                && procedure.as_ref().is_some_and(|procedure| is_statement(&procedure.name)))
+        {
+            let message = format!("only a statement, on tables that there are, takes the place of one, here of {id}");
+            return Err(AssemblyError { line: 1, column: 1, message });
+        }
+        Ok(Addition { tables: fresh, procedure, replaces: definition.replaces })
     }
 
     /// The tables as they would be.
@@ -59,12 +102,17 @@ impl Catalogue {
         self.tables.extend(addition.tables);
         if let Some(procedure) = addition.procedure {
             let layout = procedure.layout();
-            self.procedures.push(Known {
+            let known = Known {
                 arguments: (layout.arguments_end - HEADER_BYTES) as usize,
                 block: layout.block_bytes as usize,
                 results: (layout.results_start as usize, (layout.results_end - layout.results_start) as usize),
                 name: procedure.name,
-            });
+            };
+            self.longest = (self.longest.0.max(known.arguments), self.longest.1.max(known.block));
+            match addition.replaces {
+                Some(id) => self.procedures[id as usize] = known,
+                None => self.procedures.push(known),
+            }
         }
     }
 
@@ -75,7 +123,12 @@ impl Catalogue {
 
     /// Bytes of the longest block.
     pub(crate) fn block_bytes(&self) -> usize {
-        self.procedures.iter().map(|known| known.block).max().unwrap_or(0).max(HEADER_BYTES as usize)
+        self.longest.1.max(HEADER_BYTES as usize)
+    }
+
+    /// The most bytes that a call takes in a record.
+    pub(crate) fn call_bytes(&self) -> usize {
+        calls::most_bytes(self.longest.0)
     }
 }
 

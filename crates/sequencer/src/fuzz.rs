@@ -358,7 +358,7 @@ mod tests {
         disk.put(&directory.checkpoint(0), &checkpoint);
         let header = file(FileKind::Segment, 1);
         let mut log = header.encode().to_vec();
-        let definition = Definition { assembly: PROCEDURE.into(), source: String::new() };
+        let definition = Definition::new(PROCEDURE, "");
         frame::put(&mut log, header.salt(), RecordKind::Definition, 1, 0, |out| definition.encode(out));
         // Two calls of procedure 0 with ids 7 and 8.
         let ids = [7_u64, 8].map(u64::to_le_bytes).concat();

@@ -74,7 +74,7 @@ impl Sequencer {
             next,
             node: Some(node),
         });
-        shared.definitions.store(order.definitions.len(), Ordering::Release);
+        shared.definitions.store(order.definitions.added().len(), Ordering::Release);
         let start = threads.now();
         let mut tell = |done_bytes, records, calls| {
             // The leader appends meanwhile.
@@ -87,7 +87,7 @@ impl Sequencer {
         caught_up.map_err(|error| cut_meanwhile(&*journal, order.next, error))?;
         report.next = order.next;
         report.records = order.next - next;
-        report.definitions.clone_from(&order.definitions);
+        report.definitions = order.definitions.added().to_vec();
         let (requests, taken) = sync_channel(REQUESTS);
         let next = order.next;
         let mut started = Vec::new();
@@ -171,6 +171,12 @@ impl Handle {
     #[must_use]
     pub fn is_divided(&self) -> bool {
         self.shared.interrupt.is_some()
+    }
+
+    /// Whether several nodes sequence calls, each those of a stream of its own, without knowing of each other.
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        !self.shared.streams.is_empty()
     }
 
     /// Ends what this node does if its engine waits for other parts, or as soon as it does. Nothing happens where this

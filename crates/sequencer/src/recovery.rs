@@ -14,7 +14,7 @@ use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::request::RequestId;
 use lockwork_storage::Digest;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Definitions};
 use crate::checkpoint::read::{Visitor, read};
 use crate::decode::{Decoder, Item, Mark};
 use crate::directory::{Directory, Listing};
@@ -90,7 +90,7 @@ pub struct RecoveryReport {
 /// What was recovered.
 pub(crate) struct Recovered {
     pub(crate) catalogue: Catalogue,
-    pub(crate) definitions: Vec<Definition>,
+    pub(crate) definitions: Definitions,
     pub(crate) dedup: DedupTable,
     pub(crate) end: LogEnd,
 }
@@ -106,7 +106,9 @@ struct InFlight {
 pub(crate) struct Replay<'a> {
     engine: &'a mut dyn Engine,
     pub(crate) catalogue: Catalogue,
-    pub(crate) definitions: Vec<Definition>,
+    pub(crate) definitions: Definitions,
+    /// The ids of procedures whose place others have taken.
+    pub(crate) replaced: Vec<u32>,
     pub(crate) dedup: DedupTable,
     /// What the record behind a checkpoint of a node follows.
     pub(crate) chain: Option<Chain>,
@@ -173,7 +175,8 @@ impl<'a> Replay<'a> {
         Self {
             engine,
             catalogue: Catalogue::default(),
-            definitions: Vec::new(),
+            definitions: Definitions::default(),
+            replaced: Vec::new(),
             dedup,
             chain: None,
             streams: Vec::new(),
@@ -206,6 +209,7 @@ impl<'a> Replay<'a> {
         let failed = |problem: String| Error::Replay { record, problem };
         let addition = self.catalogue.understand(&definition).map_err(|error| failed(error.to_string()))?;
         apply(self.engine, &addition, &self.sizes).map_err(|error| failed(error.to_string()))?;
+        self.replaced.extend(addition.replaces);
         self.catalogue.add(addition);
         self.definitions.push(definition);
         Ok(())
@@ -329,7 +333,7 @@ pub(crate) fn recover(
         sizes = tables.map(|table| (table.schema().name().to_string(), table.len())).collect();
     })?;
     let mut catalogue = Catalogue::default();
-    for definition in &recovered.definitions {
+    for definition in recovered.definitions.all() {
         let addition = catalogue.understand(definition)?;
         apply(engine, &addition, &sizes)?;
         catalogue.add(addition);
@@ -404,7 +408,7 @@ fn replay(
     (report.records, report.next, report.log_bytes) = (records, end.next, end.bytes);
     (report.torn, report.requests) = (end.torn.clone(), dedup.len() as u64);
     report.log_took = log_start.elapsed();
-    report.definitions.clone_from(&definitions);
+    report.definitions = definitions.added().to_vec();
     Ok(Recovered { catalogue, definitions, dedup, end })
 }
 

@@ -47,6 +47,8 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) procedure: u32,
+    /// The version of the procedure that its block named.
+    pub(crate) version: u64,
     pub(crate) arguments: Vec<u8>,
     pub(crate) committed: bool,
     /// Digest of outcome and results.
@@ -86,10 +88,10 @@ impl Transaction {
         self.calls
     }
 
-    /// The ids of the procedures that were called.
-    pub fn procedures(&self) -> impl Iterator<Item = u32> {
+    /// The ids of the procedures that were called, each with the version that its block named.
+    pub fn procedures(&self) -> impl Iterator<Item = (u32, u64)> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Call(made) => Some(made.procedure),
+            Step::Call(made) => Some((made.procedure, made.version)),
             Step::Look(_) | Step::BackTo(_) => None,
         })
     }
@@ -208,7 +210,10 @@ mod tests {
     #[test]
     fn what_was_taken_back_does_not_last() {
         let mut transaction = Transaction::default();
-        let made = |procedure, committed| Made { procedure, arguments: vec![0; 8], committed, seen: 0, answered: 0 };
+        let made = |procedure, committed| {
+            let arguments = vec![0; 8];
+            Made { procedure, version: 0, arguments, committed, seen: 0, answered: 0 }
+        };
         transaction.add(made(1, true));
         let first = transaction.mark();
         transaction.add(made(2, true));

@@ -9,7 +9,7 @@ use common::*;
 use lockwork_procedure::block::Status;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::journal::{Journal, Key};
-use lockwork_sequencer::{Error, NodeOptions, Role, Sequencer};
+use lockwork_sequencer::{Definition, Error, NodeOptions, Role, Sequencer};
 
 #[test]
 fn one_leads_and_the_others_have_what_it_has() {
@@ -482,4 +482,61 @@ fn every_acknowledged_call_is_made_once_whatever_happens() {
     for seed in 0..seeds {
         random_faults(seed, 120);
     }
+}
+
+/// A statement that adds so much to an account.
+fn statement(amount: i64) -> String {
+    format!(
+        "procedure _statement_4\ntable accounts\nparam id: i64\nupdate c0, accounts, [id]\nret r1, c0\n\
+         loadr r2, r1[accounts.balance]\nadd r2, r2, {amount}\nstorer r2, r1[accounts.balance]\ncommit"
+    )
+}
+
+#[test]
+fn what_takes_the_place_of_a_statement_is_there_for_followers_and_new_nodes() {
+    let journal = SimulatedJournal::new(12);
+    let first = join(&journal, "first");
+    wait_for(&first, Role::Leading);
+    furnish(&first).unwrap();
+    first.define(definition(&statement(10))).unwrap();
+    let second = join(&journal.another(), "second");
+    wait_until_as_far(&second, &first);
+    let replaced =
+        |node: &Sequencer, assembly: &str, id| node.define(Definition { replaces: Some(id), ..definition(assembly) });
+    let mut wanted = total(&first);
+    let mut adds = |node: &Sequencer, amount: i64| {
+        node.call_batch(batch(&[(4, 0, vec![1])])).unwrap();
+        wanted += amount;
+        assert_eq!(total(node), wanted);
+    };
+    adds(&first, 10);
+    for amount in 11..15 {
+        replaced(&first, &statement(amount), 4).unwrap();
+        adds(&first, amount);
+    }
+    // Nothing takes the place of what has a name, or is not there.
+    let named = "procedure more\nparam id: i64\ncommit";
+    for (assembly, id) in [(statement(9), 0), (statement(9), 5), (named.into(), 4)] {
+        let refused = replaced(&first, &assembly, id).unwrap_err().to_string();
+        assert!(refused.contains("only a statement, on tables that there are, takes the place of one"), "{refused}");
+    }
+    // One node has followed all of it, another one begins with a checkpoint.
+    wait_until_as_far(&second, &first);
+    first.checkpoint().unwrap();
+    let third = join(&journal.another(), "third");
+    replaced(&first, &statement(100), 4).unwrap();
+    adds(&first, 100);
+    for node in [&second, &third] {
+        wait_until_as_far(node, &first);
+        assert_eq!(node.digest().unwrap(), first.digest().unwrap());
+    }
+    first.close().unwrap();
+    wait_for(&second, Role::Leading);
+    adds(&second, 100);
+    replaced(&second, &statement(1000), 4).unwrap();
+    adds(&second, 1000);
+    wait_until_as_far(&third, &second);
+    second.close().unwrap();
+    wait_for(&third, Role::Leading);
+    adds(&third, 1000);
 }

@@ -142,8 +142,12 @@ impl Engine for Mortal {
         self.0.register(procedure)
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
-        self.0.accepts(procedure, tables)
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        self.0.replace(id, procedure)
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
+        self.0.accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use lockwork_database::Error;
 use lockwork_database::sequencer::{self, HOW_TO_MAKE};
 use lockwork_database::sql::Subject;
+use lockwork_database::{EngineError, Error};
 use pgwire::error::{ErrorInfo, PgWireError};
 use pgwire::messages::response::ErrorResponse;
 
@@ -85,6 +85,7 @@ impl Refusal {
             }
             Error::Unknown { .. } => refuse("42704", error.to_string()),
             Error::Outdated => refuse("0A000", error.to_string()),
+            Error::TooManyStatements => refuse("54000", error.to_string()),
             Error::Unfilled(_) => refuse("40001", error.to_string()),
             Error::IndexTooLate { .. } => refuse("55006", error.to_string()),
             Error::Type { .. } | Error::Uneven { .. } => refuse("22023", error.to_string()),
@@ -112,6 +113,11 @@ impl Refusal {
             }
             Error::Durability(sequencer::Error::Unknown(_)) => refuse("08007", error.to_string()),
             Error::Durability(sequencer::Error::Closed) => refuse("57P01", "the server is ending"),
+            Error::Durability(sequencer::Error::Engine(ref engine))
+                if matches!(**engine, EngineError::TooManyProcedures(_)) =>
+            {
+                refuse("54000", error.to_string())
+            }
             Error::Durability(_) => refuse("58030", error.to_string()),
             other => refuse("XX000", other.to_string()),
         }

@@ -195,8 +195,8 @@ type Ran = Receiver<Result<Batch, Error>>;
 
 impl Shared {
     /// Understands a CALL of which many are to be made at once.
-    pub(crate) fn plan_many(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
-        let plan = self.plan(statement)?.into_many();
+    pub(crate) fn plan_many(&self, statement: &Statement<'_>, user: &str) -> Result<Plan, Refusal> {
+        let plan = self.plan(statement, user)?.into_many();
         let procedure = plan.prepared.as_ref().and_then(|prepared| prepared.procedure().ok());
         let procedure = procedure.ok_or_else(|| refuse("42601", "a CALL is expected behind CALL MANY"))?;
         if plan.prepared.as_ref().is_some_and(Prepared::has_request) {

@@ -70,6 +70,8 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     text: String,
+    /// Who has it prepared; empty where nobody logs in.
+    user: Arc<str>,
     pub(crate) verb: Verb,
     /// The procedure of a CALL, the kind of statement of others.
     what: String,
@@ -200,12 +202,12 @@ impl Shared {
     }
 
     /// Understands a statement of the text `source`. It may wait for the disk, when the statement is of a new shape.
-    pub(crate) fn plan(&self, statement: &Statement<'_>) -> Result<Plan, Refusal> {
-        self.plan_for(statement, &[])
+    pub(crate) fn plan(&self, statement: &Statement<'_>, user: &str) -> Result<Plan, Refusal> {
+        self.plan_for(statement, user, &[])
     }
 
     /// As [`Self::plan`], for values with so many decimals.
-    fn plan_for(&self, statement: &Statement<'_>, scales: &[u8]) -> Result<Plan, Refusal> {
+    fn plan_for(&self, statement: &Statement<'_>, user: &str, scales: &[u8]) -> Result<Plan, Refusal> {
         let definitions = self.definitions.load(Ordering::Acquire);
         let prepared = match statement.kind() {
             kind if kind == Kind::Call || kind.is_single() => Some(tokio::task::block_in_place(|| {
@@ -220,7 +222,7 @@ impl Shared {
                         false => Ok(prepared),
                     };
                 }
-                database.prepare_for(statement, scales).map_err(|error| Refusal::of(error, statement.source()))
+                database.prepare_as(user, statement, scales).map_err(|error| Refusal::of(error, statement.source()))
             })?),
             _ => None,
         };
@@ -228,7 +230,8 @@ impl Shared {
         let called = statement.name().filter(|_| verb == Verb::Call);
         let what = called.unwrap_or(verb.name()).to_string();
         let (renewed, scaled) = (Arc::default(), Arc::default());
-        Ok(Plan { text, verb, what, prepared, many: false, definitions, renewed, scaled })
+        let user = user.into();
+        Ok(Plan { text, user, verb, what, prepared, many: false, definitions, renewed, scaled })
     }
 
     /// The plan as it would be now, compiled for these values.
@@ -239,12 +242,12 @@ impl Shared {
             return Ok(fresh);
         };
         let scaled = || plan.scaled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = scaled().get(&scales) {
+        if let Some(known) = scaled().get(&scales).filter(|known| self.is_current(known)) {
             return Ok(Some(known.clone()));
         }
         let statement =
             statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
-        let made = Arc::new(self.plan_for(&statement, &scales)?);
+        let made = Arc::new(self.plan_for(&statement, &plan.user, &scales)?);
         let mut scaled = scaled();
         if scaled.len() >= MAX_SCALED {
             scaled.clear();
@@ -253,19 +256,29 @@ impl Shared {
         Ok(Some(made))
     }
 
+    /// Whether another statement has not taken its place among those that are kept compiled.
+    fn is_current(&self, plan: &Plan) -> bool {
+        plan.prepared.as_ref().is_none_or(|prepared| self.caller.is_current(prepared))
+    }
+
     /// The plan as it would be now.
     pub(crate) fn fresh(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, Refusal> {
         let now = self.definitions.load(Ordering::Acquire);
-        if plan.prepared.is_none() || plan.definitions == now {
+        if plan.prepared.is_none() || (plan.definitions == now && self.is_current(plan)) {
             return Ok(None);
         }
         let renewed = || plan.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(renewed) = renewed().as_ref().filter(|renewed| renewed.definitions == now) {
+        if let Some(renewed) =
+            renewed().as_ref().filter(|renewed| renewed.definitions == now && self.is_current(renewed))
+        {
             return Ok(Some(renewed.clone()));
         }
         let statement =
             statements(&plan.text).next().ok_or_else(closed)?.map_err(|error| Refusal::of(error.into(), &plan.text))?;
-        let fresh = if plan.many { self.plan_many(&statement)? } else { self.plan(&statement)? };
+        let fresh = match plan.many {
+            true => self.plan_many(&statement, &plan.user)?,
+            false => self.plan(&statement, &plan.user)?,
+        };
         if fresh.columns() != plan.columns() {
             let hint = "a definition has changed its columns; prepare the statement again";
             return Err(refuse("0A000", "cached plan must not change result type").hint(hint));
@@ -400,7 +413,7 @@ impl Shared {
         answer.await.map_err(|_| unanswered())?.map_err(transaction::error)
     }
 
-    /// Runs a statement that an index overtook: when the index is there, it is understood once more.
+    /// Runs a statement that an index or another statement overtook: it is understood once more.
     async fn run_again(
         &self,
         plan: &Plan,

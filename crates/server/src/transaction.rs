@@ -59,7 +59,7 @@ pub(crate) fn failed() -> Refusal {
 /// The error of a statement or COMMIT in a transaction. Its earlier statements cannot be understood anew.
 pub(crate) fn error(error: Error) -> Refusal {
     match error {
-        Error::Outdated => refuse("40001", "a table has a new index, and the transaction knows nothing of it")
+        Error::Outdated => refuse("40001", "a statement of the transaction has to be compiled again")
             .hint("ROLLBACK, and begin it again"),
         error => Refusal::of(error, ""),
     }

@@ -13,9 +13,6 @@ use crate::tree::Routine;
 use crate::types::SqlType;
 use crate::value::Value;
 
-/// What single statements are called as procedures: this, and the digest of their code.
-pub const STATEMENT: &str = "_statement_";
-
 /// A routine, the arguments of its call, the names of the columns that it answers, and the row that it inserts.
 pub(crate) type Bound = (Routine, Vec<(Lifted, Purpose)>, Vec<String>, Option<Inserted>);
 

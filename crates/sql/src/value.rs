@@ -5,10 +5,10 @@ use std::fmt;
 
 use lockwork_procedure::program::{Field as BlockField, Procedure};
 
+use crate::STATEMENT;
 use crate::catalogue::Constant;
 use crate::compile::{Compiled, Field};
 use crate::error::{SqlError, state};
-use crate::single::STATEMENT;
 use crate::syntax::{Comparison, Place};
 use crate::types::{MAX_PRECISION, SqlType, described, power_of_ten, round, timestamp_text};
 

@@ -83,6 +83,8 @@ pub struct Deterministic {
     tuner: Tuner,
     /// How often a part of the batch was cut because a transaction could not be planned with those before it.
     cuts: u64,
+    /// What all procedures together contain, and [`crate::registry::Registry::changes`] then.
+    contained: (u64, u32),
 }
 
 /// What a part of a batch contains, as bits.
@@ -107,6 +109,7 @@ impl Deterministic {
             graph: Graph::default(),
             tuner: Tuner::new(options.plan),
             cuts: 0,
+            contained: (0, 0),
         }
     }
 
@@ -239,7 +242,11 @@ impl Scheme for Deterministic {
         let whole = 0..batch.len();
         let start = Instant::now();
         let kinds = AtomicU32::new(0);
-        let all = core.registry.all().map(|procedure| kinds_of(procedure.traits)).fold(0, std::ops::BitOr::bitor);
+        if self.contained.0 != core.registry.changes() {
+            let all = core.registry.all().map(|procedure| kinds_of(procedure.traits));
+            self.contained = (core.registry.changes(), all.fold(0, std::ops::BitOr::bitor));
+        }
+        let all = self.contained.1;
         let alone = Team::solo();
         let surveyors = if batch.len() < SURVEYED_ALONE { &alone } else { team };
         surveyors.run(&|number| {

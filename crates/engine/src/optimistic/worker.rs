@@ -21,12 +21,13 @@ use super::host::{InFlight, OptimisticHost};
 use super::reader::{self, Reader};
 use super::transaction::Transaction;
 use crate::conflicts::Cause;
-use crate::contract::{Options, Tally};
+use crate::contract::Options;
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::interleaved::{Crowd, Supply, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
+use crate::tally::Tally;
 use crate::team::wait_until;
 
 /// Conflicts after which a transaction passes the gate.

@@ -47,9 +47,10 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::Catalog;
 
 use crate::blocks::Blocks;
-use crate::contract::{BatchReport, EngineError, Options, SerialOrder, Tally};
+use crate::contract::{BatchReport, EngineError, Options, SerialOrder};
 use crate::host_engine::{Core, Scheme};
 use crate::interleaved::settle;
+use crate::tally::Tally;
 use crate::team::{Barrier, Team, share};
 use calm::Calm;
 use message::Mail;

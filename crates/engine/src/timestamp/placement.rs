@@ -40,6 +40,8 @@ pub(super) struct Placement {
     tables: Vec<Spread>,
     /// By procedure id.
     shapes: Vec<Shape>,
+    /// [`crate::registry::Registry::changes`] when they were made.
+    changes: u64,
 }
 
 impl Placement {
@@ -58,13 +60,12 @@ impl Placement {
         });
         let tables: Vec<Spread> = tables.collect();
         let shapes = core.registry.all().map(|registered| Shape::of(registered, &tables)).collect();
-        Self { workers, tables, shapes }
+        Self { workers, tables, shapes, changes: core.registry.changes() }
     }
 
-    /// Whether it is the placement of all tables and procedures of `core` over `workers`: both are only added to.
+    /// Whether it is the placement of all tables and procedures of `core` over `workers`: tables are only added.
     pub(super) fn is_of(&self, core: &Core, workers: usize) -> bool {
-        (self.workers, self.tables.len(), self.shapes.len())
-            == (workers, core.database.len(), core.registry.all().len())
+        (self.workers, self.tables.len(), self.changes) == (workers, core.database.len(), core.registry.changes())
     }
 
     /// How many workers there are.

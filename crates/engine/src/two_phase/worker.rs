@@ -12,11 +12,12 @@ use lockwork_procedure::interpreter::{Context, Stop, run};
 use super::TableLock;
 use super::host::{Cp, Effects, LockingHost};
 use crate::conflicts::Cause;
-use crate::contract::{Options, Tally};
+use crate::contract::Options;
 use crate::exclusive::{close, give_up};
 use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::interleaved::{Supply, Turn, in_flight, turns_after, wipe};
+use crate::tally::Tally;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {

@@ -29,6 +29,7 @@ mod requests;
 #[path = "../common/server.rs"]
 mod server;
 mod settings;
+mod shapes;
 mod starting;
 mod statements;
 mod tls;

@@ -34,6 +34,9 @@ use crate::partition;
 use crate::stream::Stream;
 use crate::wire::{Malformed, Put, Reader};
 
+/// Procedures that a member has not met yet, in order, each with the id of the one that it replaces, if it does.
+pub(crate) type Unmet = Arc<Mutex<Vec<(Option<u32>, Procedure)>>>;
+
 /// A connection to another member that was just made.
 #[derive(Debug)]
 pub(crate) struct Arrival {
@@ -129,8 +132,7 @@ struct Asked {
 pub(crate) struct Apart {
     arrivals: Arc<Arrivals>,
     rings: UnixStream,
-    /// All procedures, those included that this member has not met yet.
-    procedures: Arc<Mutex<Vec<Procedure>>>,
+    unmet: Unmet,
     /// Of each table: where its granules begin, and how many rows it had when that was found out.
     cuts: Vec<(u64, Vec<Key>)>,
     /// What was said to each.
@@ -151,7 +153,7 @@ impl Apart {
     pub(crate) fn new(
         arrivals: Arc<Arrivals>,
         rings: UnixStream,
-        procedures: Arc<Mutex<Vec<Procedure>>>,
+        unmet: Unmet,
         members: usize,
         room: usize,
         shares: Shares,
@@ -160,7 +162,7 @@ impl Apart {
         Self {
             arrivals,
             rings,
-            procedures,
+            unmet,
             cuts: Vec::new(),
             values: kept(),
             outcomes: kept(),
@@ -303,12 +305,14 @@ impl Member {
     pub(super) fn renew(&mut self) -> Result<Vec<Vec<Key>>, End> {
         let Self { apart, registry, engine, .. } = self;
         let apart = apart.as_mut().expect("the others are on other machines");
-        let procedures = apart.procedures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unmet = std::mem::take(&mut *apart.unmet.lock().unwrap_or_else(PoisonError::into_inner));
         let mut registered = Ok(());
         let known = &mut apart.cuts;
         lock(engine).with_database(&mut |database| {
-            let new = procedures.iter().skip(registry.all().len()).cloned();
-            registered = new.into_iter().try_for_each(|procedure| registry.register(procedure, database).map(drop));
+            registered = unmet.drain(..).try_for_each(|(id, procedure)| match id {
+                Some(id) => registry.replace(id, Registered::of(procedure, database)?),
+                None => registry.register(procedure, database).map(drop),
+            });
             known.resize_with(database.len(), Default::default);
             for (id, known) in (0_u16..).zip(known.iter_mut()) {
                 let table = database.table(id);

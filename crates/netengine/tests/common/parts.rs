@@ -111,8 +111,12 @@ impl Engine for Parts {
         Ok(ids[0])
     }
 
-    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog) -> Result<(), EngineError> {
-        self.parts[0].accepts(procedure, tables)
+    fn replace(&mut self, id: u32, procedure: Procedure) -> Result<(), EngineError> {
+        self.parts.iter_mut().try_for_each(|part| part.replace(id, procedure.clone()))
+    }
+
+    fn accepts(&self, procedure: &Procedure, tables: &dyn Catalog, old: Option<u32>) -> Result<(), EngineError> {
+        self.parts[0].accepts(procedure, tables, old)
     }
 
     fn procedure(&self, id: u32) -> Option<Arc<Registered>> {

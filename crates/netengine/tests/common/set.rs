@@ -228,7 +228,7 @@ impl Set {
     pub(crate) fn furnish(&mut self) {
         for source in [TABLES, OPEN, TRANSFER, PAY, READ] {
             let leader = self.leader();
-            let definition = Definition { assembly: source.into(), source: String::new() };
+            let definition = Definition::new(source, "");
             self.nodes[leader].as_ref().unwrap().define(definition).unwrap();
         }
         let open =

@@ -136,7 +136,9 @@ mod tests {
 
     fn catalogue() -> Catalogue {
         let known = |arguments, block| Known { name: String::new(), arguments, block, results: (block, 0) };
-        Catalogue { tables: Vec::new(), procedures: vec![known(8, 48), known(0, 200), known(3, 40)] }
+        let mut catalogue = Catalogue::default();
+        catalogue.procedures.extend([known(8, 48), known(0, 200), known(3, 40)]);
+        catalogue
     }
 
     fn calls(kinds: &[u32]) -> Batch {

@@ -72,7 +72,7 @@ impl Parted {
             let tables = (0..database.len()).map(|id| database.table(id as u16));
             let sizes = tables.map(|table| (table.schema().name().to_string(), table.len()));
             drop(threads.send(&pieces, Piece::Sizes(sizes.collect())));
-            for definition in &self.definitions {
+            for definition in self.definitions.all() {
                 drop(threads.send(&pieces, Piece::Definition(definition.clone())));
             }
             let copy = snapshot.insert(Snapshot::new(pieces.clone(), threads.clone()));

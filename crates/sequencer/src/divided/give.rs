@@ -56,8 +56,7 @@ impl Parted {
         if !refused.is_empty() {
             return self.order_others(batch, callers, refused);
         }
-        let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
-        let most = (self.node.journal.most_bytes() - OVERHEAD) / longest.unwrap_or(1);
+        let most = (self.node.journal.most_bytes() - OVERHEAD) / self.catalogue.call_bytes();
         let most = most.clamp(1, (1 << PLACE_BITS) - 1);
         if places.len() > most {
             let expected = format!("at most {most} calls are possible in one batch of a divided database");

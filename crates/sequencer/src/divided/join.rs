@@ -83,7 +83,7 @@ impl Sequencer {
         shared.streams = streams.progress();
         shared.sequencing = own.as_ref().map(|own| own.membership.clone());
         let shared = Arc::new(shared);
-        shared.definitions.store(definitions.len(), Ordering::Release);
+        shared.definitions.store(definitions.added().len(), Ordering::Release);
         let count = catalogue.procedures.len() as u32;
         let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
         let (requests, taken) = sync_channel(REQUESTS);
@@ -116,7 +116,7 @@ impl Sequencer {
             closing: None,
         };
         report.next = next;
-        report.definitions.clone_from(&parted.definitions);
+        report.definitions = parted.definitions.added().to_vec();
         let mut started = parted.streams.start(&requests, &membership)?;
         started.push(comparer);
         if let Some(own) = &parted.own {

@@ -56,7 +56,7 @@ use lockwork_engine::registry::Registered;
 use lockwork_engine::{Divided, EngineError};
 use lockwork_procedure::block::{Batch, Block};
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Definitions};
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
 use crate::error::Error;
@@ -123,7 +123,7 @@ pub(crate) struct Parted {
     directory: Directory,
     shared: Arc<Shared>,
     catalogue: Catalogue,
-    definitions: Vec<Definition>,
+    definitions: Definitions,
     procedures: Vec<Arc<Registered>>,
     dedup: DedupTable,
     /// The number of the next record that is run.
@@ -249,7 +249,7 @@ impl Parted {
             },
             Request::Read(read) => self.reads.push(read),
             Request::Definitions(from, reply) => {
-                let known = self.definitions.get(from..).unwrap_or_default().to_vec();
+                let known = self.definitions.added().get(from..).unwrap_or_default().to_vec();
                 drop(reply.send(self.shared.trouble().map_or(Ok(known), Err)));
             }
             Request::Follow { messages, done } => {
@@ -394,7 +394,10 @@ impl Parted {
         }
         let addition = self.catalogue.understand(definition)?;
         match &addition.procedure {
-            Some(procedure) => Ok(self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)))?),
+            Some(procedure) => {
+                let tables = Tables(self.catalogue.future(&addition));
+                Ok(self.engine.accepts(procedure, &tables, addition.replaces)?)
+            }
             None => Ok(()),
         }
     }

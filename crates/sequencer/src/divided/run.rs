@@ -166,11 +166,17 @@ impl Parted {
         let failed = |problem: String| Error::Replay { record, problem };
         let addition = self.catalogue.understand(&definition).map_err(|error| failed(error.to_string()))?;
         apply(&mut *self.engine, &addition, &HashMap::new()).map_err(|error| failed(error.to_string()))?;
+        let replaced = addition.replaces;
         self.catalogue.add(addition);
         self.definitions.push(definition);
         let known = self.procedures.len() as u32;
+        if let Some(id) = replaced
+            && let Some(registered) = self.engine.procedure(id)
+        {
+            self.procedures[id as usize] = registered;
+        }
         self.procedures.extend((known..).map_while(|id| self.engine.procedure(id)));
-        self.shared.definitions.store(self.definitions.len(), Ordering::Release);
+        self.shared.definitions.store(self.definitions.added().len(), Ordering::Release);
         Ok(())
     }
 

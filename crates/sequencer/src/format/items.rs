@@ -1,7 +1,8 @@
 //! Payloads of definitions, rows, requests and ends.
 //!
 //! ```text
-//! definition  assembly bytes (4), assembly, source bytes (4), source
+//! definition  assembly bytes (4), assembly, source bytes (4), source, and, of a procedure that takes the place of
+//!             another one, the id of that (4)
 //! rows        table name bytes (2), table name, bytes of a row image (4), row images
 //! indexed     repeated: bytes of what follows (4), and that is as in rows
 //! requests    of an earlier version: request ids of 8 bytes and outcomes, which are passed over
@@ -27,18 +28,28 @@ pub struct Definition {
     pub assembly: String,
     /// The text that it was made from, for people and for tools; empty when there is none. It has no effect.
     pub source: String,
+    /// The id of a procedure whose place this one takes: calls with this id are its calls from here on. It declares no
+    /// tables that are new.
+    pub replaces: Option<u32>,
 }
 
 impl Definition {
+    /// A procedure or tables that are new.
+    #[must_use]
+    pub fn new(assembly: impl Into<String>, source: impl Into<String>) -> Self {
+        Self { assembly: assembly.into(), source: source.into(), replaces: None }
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for text in [&self.assembly, &self.source] {
             out.extend((text.len() as u32).to_le_bytes());
             out.extend(text.as_bytes());
         }
+        out.extend(self.replaces.iter().flat_map(|id| id.to_le_bytes()));
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        8 + self.assembly.len() + self.source.len()
+        12 + self.assembly.len() + self.source.len()
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, String> {
@@ -47,7 +58,9 @@ impl Definition {
             let count = cursor.u32(what)? as usize;
             cursor.text(count, what)
         };
-        let definition = Self { assembly: text("the assembly")?, source: text("the source")? };
+        let (assembly, source) = (text("the assembly")?, text("the source")?);
+        let replaces = if cursor.left() > 0 { Some(cursor.u32("the id that is replaced")?) } else { None };
+        let definition = Self { assembly, source, replaces };
         if cursor.left() > 0 { Err("bytes are left behind the definition".into()) } else { Ok(definition) }
     }
 }

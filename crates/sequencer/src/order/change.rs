@@ -89,7 +89,7 @@ impl Order {
         }
         let addition = self.catalogue.understand(definition)?;
         if let Some(procedure) = &addition.procedure {
-            self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)))?;
+            self.engine.accepts(procedure, &Tables(self.catalogue.future(&addition)), addition.replaces)?;
         }
         self.room_for_record(definition.bytes())?;
         self.copy_rest();
@@ -100,10 +100,21 @@ impl Order {
             self.shared.stop(error.clone());
             return Err(error);
         }
-        let id = self.catalogue.procedures.len() as u32;
-        self.procedures.extend(self.engine.procedure(id).filter(|_| addition.procedure.is_some()));
+        let replaced = addition.replaces;
         self.catalogue.add(addition);
+        self.learn_procedures(replaced.as_slice());
         Ok(())
+    }
+
+    /// Takes over the procedures that are new to the engine, and those with these ids.
+    pub(super) fn learn_procedures(&mut self, replaced: &[u32]) {
+        let known = self.procedures.len() as u32;
+        for &id in replaced.iter().filter(|id| **id < known) {
+            if let Some(registered) = self.engine.procedure(id) {
+                self.procedures[id as usize] = registered;
+            }
+        }
+        self.procedures.extend((known..).map_while(|id| self.engine.procedure(id)));
     }
 
     /// Begins a checkpoint if one is wanted, or the log has grown enough, and none is under way.
@@ -173,7 +184,7 @@ impl Order {
             let sizes = tables.map(|table| (table.schema().name().to_string(), table.len()));
             drop(threads.send(&pieces, Piece::Sizes(sizes.collect())));
         }));
-        for definition in &self.definitions {
+        for definition in self.definitions.all() {
             drop(threads.send(&pieces, Piece::Definition(definition.clone())));
         }
         let requests = self.dedup.encode(ROWS_BYTES);
@@ -295,8 +306,10 @@ pub(crate) fn apply(
         let rows = sizes.get(schema.name()).map_or(EXPECTED_ROWS, |&rows| EXPECTED_ROWS.max(rows as usize));
         engine.create_table(schema.clone(), rows)?;
     }
-    if let Some(procedure) = &addition.procedure {
-        engine.register(procedure.clone())?;
+    match (&addition.procedure, addition.replaces) {
+        (Some(procedure), Some(id)) => engine.replace(id, procedure.clone())?,
+        (Some(procedure), None) => drop(engine.register(procedure.clone())?),
+        (None, _) => {}
     }
     Ok(())
 }

@@ -235,7 +235,7 @@ impl Order {
         let items = self.choose_digests(items.into_iter().map(|(item, _)| item).collect(), number);
         self.replay(items)?;
         self.next = number;
-        self.shared.definitions.store(self.definitions.len(), Ordering::Release);
+        self.shared.definitions.store(self.definitions.added().len(), Ordering::Release);
         self.shared.set_durable(number);
         self.shared.count_sync(bytes, false, Duration::ZERO);
         Ok(rest)
@@ -268,7 +268,7 @@ impl Order {
         replay.definitions = std::mem::take(&mut self.definitions);
         replay.answers = self.node.as_mut().map_or_else(Answers::default, |node| std::mem::take(&mut node.answers));
         let ran = items.into_iter().try_for_each(|item| replay.item(item)).and_then(|()| replay.drain());
-        let (answers, compared) = (replay.answers, replay.compared);
+        let (answers, compared, replaced) = (replay.answers, replay.compared, replay.replaced);
         self.catalogue = std::mem::take(&mut replay.catalogue);
         self.definitions = std::mem::take(&mut replay.definitions);
         self.dedup = replay.dedup;
@@ -280,8 +280,7 @@ impl Order {
         if let Some((record, digest, took)) = compared {
             self.compared(record, digest, took);
         }
-        let known = self.procedures.len() as u32;
-        self.procedures.extend((known..).map_while(|id| self.engine.procedure(id)));
+        self.learn_procedures(&replaced);
         self.shared.count(|statistics| statistics.calls += report.calls);
         Ok(())
     }

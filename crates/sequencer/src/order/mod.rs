@@ -40,7 +40,7 @@ use lockwork_engine::{Engine, SerialOrder};
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::request::RequestId;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Definitions};
 use crate::checkpoint::snapshot::Snapshot;
 use crate::checkpoint::write::CheckpointReport;
 use crate::directory::Directory;
@@ -219,7 +219,7 @@ pub(crate) struct Order {
     pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
-    pub(crate) definitions: Vec<Definition>,
+    pub(crate) definitions: Definitions,
     pub(crate) procedures: Vec<Arc<Registered>>,
     pub(crate) dedup: DedupTable,
     /// The number of the next record.
@@ -257,7 +257,7 @@ pub(crate) struct Parts {
     pub(crate) units: Option<SyncSender<Unit>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) catalogue: Catalogue,
-    pub(crate) definitions: Vec<Definition>,
+    pub(crate) definitions: Definitions,
     pub(crate) dedup: DedupTable,
     pub(crate) next: u64,
     pub(crate) node: Option<Node>,
@@ -427,7 +427,7 @@ impl Order {
     }
 
     fn definitions_from(&self, from: usize) -> Vec<Definition> {
-        self.definitions.get(from..).unwrap_or_default().to_vec()
+        self.definitions.added().get(from..).unwrap_or_default().to_vec()
     }
 
     /// Waits until the engine has nothing.

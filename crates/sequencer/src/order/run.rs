@@ -75,9 +75,8 @@ impl Order {
 
     /// How many calls go into one record.
     fn calls_a_record(&self) -> usize {
-        let longest = self.catalogue.procedures.iter().map(|known| calls::most_bytes(known.arguments)).max();
         let most = self.space.as_ref().map_or(usize::MAX, Room::record_bytes);
-        (most / longest.unwrap_or(1)).max(1)
+        (most / self.catalogue.call_bytes()).max(1)
     }
 
     /// Bytes of the block of a single call: what it has, or what its procedure needs if that is more.

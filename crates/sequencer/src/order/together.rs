@@ -32,6 +32,14 @@ struct Logged {
     room: usize,
 }
 
+/// A further call of a transaction.
+struct Further {
+    procedure: u32,
+    version: u64,
+    arguments: Vec<u8>,
+    block_bytes: usize,
+}
+
 /// What became of further calls of a transaction.
 #[derive(Default)]
 struct Stepped {
@@ -108,7 +116,7 @@ impl Order {
     /// A batch of one block that every call of a transaction fits into, and those of these procedures.
     fn single(&mut self, transaction: &Transaction, procedures: impl Iterator<Item = u32>) -> Result<Batch, Error> {
         let bytes = |id: u32| self.procedures.get(id as usize).map_or(0, |known| known.block_bytes);
-        let needed = transaction.procedures().chain(procedures).map(bytes).fold(HEADER, usize::max);
+        let needed = transaction.procedures().map(|(id, _)| id).chain(procedures).map(bytes).fold(HEADER, usize::max);
         match self.work.single.take().filter(|batch| batch.stride() >= needed) {
             Some(batch) => Ok(batch),
             None => Ok(Batch::new(needed as u32, 1).map_err(EngineError::from)?),
@@ -140,12 +148,13 @@ impl Order {
             let procedure = Block::new(block).procedure();
             let known = self.catalogue.procedures.get(procedure as usize);
             let arguments = block.get(HEADER..HEADER + known.map_or(0, |known| known.arguments)).unwrap_or_default();
-            (procedure, arguments.to_vec(), self.block_bytes(block))
+            let (arguments, block_bytes) = (arguments.to_vec(), self.block_bytes(block));
+            Further { procedure, version: Block::new(block).version(), arguments, block_bytes }
         };
-        let calls: Vec<(u32, Vec<u8>, usize)> = blocks.iter().map(call).collect();
-        transaction.room(calls.iter().map(|(_, arguments, _)| arguments.len()), commits)?;
+        let calls: Vec<Further> = blocks.iter().map(call).collect();
+        transaction.room(calls.iter().map(|call| call.arguments.len()), commits)?;
         let steps = |id: u32| self.procedures.get(id as usize).map_or(0, |known| known.verified.step_bound());
-        let all = transaction.procedures().chain(calls.iter().map(|(procedure, ..)| *procedure));
+        let all = transaction.procedures().map(|(id, _)| id).chain(calls.iter().map(|call| call.procedure));
         if all.map(steps).fold(0_u64, u64::saturating_add) > MAX_STEPS_AT_ONCE {
             return Err(Error::TooLong);
         }
@@ -210,9 +219,9 @@ impl Order {
     /// Reserves room for the record of a transaction and further calls, and saves what they will change for a
     /// checkpoint that is being made; nothing if none of them writes. One record, so that a crash leaves all of it or
     /// nothing.
-    fn reserve(&mut self, transaction: &Transaction, calls: &[(u32, Vec<u8>, usize)]) -> Result<Option<usize>, Error> {
+    fn reserve(&mut self, transaction: &Transaction, calls: &[Further]) -> Result<Option<usize>, Error> {
         let made = self.written(transaction).into_iter().map(|made| (made.procedure, &made.arguments));
-        let further = calls.iter().map(|(procedure, arguments, _)| (*procedure, arguments));
+        let further = calls.iter().map(|call| (call.procedure, &call.arguments));
         let further = further.filter(|(procedure, _)| self.writes(*procedure));
         let written: Vec<(u32, &Vec<u8>)> = made.chain(further).collect();
         if written.is_empty() {
@@ -220,7 +229,7 @@ impl Order {
         }
         let room = written.iter().map(|(_, arguments)| calls::most_bytes(arguments.len())).sum();
         self.room_for_record(room)?;
-        let mut batch = self.single(transaction, calls.iter().map(|(procedure, ..)| *procedure))?;
+        let mut batch = self.single(transaction, calls.iter().map(|call| call.procedure))?;
         for (procedure, arguments) in written {
             write(&mut batch, procedure, arguments);
             self.save_before(&batch);
@@ -234,10 +243,10 @@ impl Order {
     fn run_steps(
         &mut self,
         transaction: &mut Transaction,
-        calls: Vec<(u32, Vec<u8>, usize)>,
+        calls: Vec<Further>,
         commits: bool,
     ) -> Result<(Vec<Vec<u8>>, bool), Error> {
-        let mut batch = self.single(transaction, calls.iter().map(|(procedure, ..)| *procedure))?;
+        let mut batch = self.single(transaction, calls.iter().map(|call| call.procedure))?;
         let (mut repeated, mut ran, mut made) = (Ok(()), Vec::new(), Vec::new());
         let catalogue = &self.catalogue;
         let is_kept = self.engine.together(&mut |together| {
@@ -245,14 +254,14 @@ impl Order {
             if repeated.is_err() {
                 return false;
             }
-            for (procedure, arguments, bytes) in &calls {
+            for Further { procedure, arguments, block_bytes, .. } in &calls {
                 write(&mut batch, *procedure, arguments);
                 together.call(&mut batch);
                 let block = batch.block(0);
                 let committed = block.status() == Some(Status::Committed);
                 let results = catalogue.procedures.get(*procedure as usize).map_or((0, 0), |known| known.results);
                 made.push((committed, seen(block, catalogue), of_call(block, results)));
-                ran.push(block.bytes()[..(*bytes).min(batch.stride())].to_vec());
+                ran.push(block.bytes()[..(*block_bytes).min(batch.stride())].to_vec());
                 if !committed {
                     return false;
                 }
@@ -261,8 +270,9 @@ impl Order {
         })?;
         self.work.single = Some(batch);
         repeated?;
-        for ((procedure, arguments, _), (committed, seen, answered)) in calls.into_iter().zip(made) {
-            transaction.add(Made { procedure, arguments, committed, seen, answered });
+        for (Further { procedure, version, arguments, .. }, (committed, seen, answered)) in calls.into_iter().zip(made)
+        {
+            transaction.add(Made { procedure, version, arguments, committed, seen, answered });
         }
         Ok((ran, is_kept))
     }

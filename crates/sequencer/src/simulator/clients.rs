@@ -246,7 +246,7 @@ impl Client {
             Task::Define { name, assembly, .. } => {
                 let (reply, answer) = sync_channel(1);
                 self.definition = Some(answer);
-                handle.give(Request::Define { definition: Definition { assembly, source: name }, reply })
+                handle.give(Request::Define { definition: Definition::new(assembly, name), reply })
             }
             Task::Open { request, id } => self.once(world, life, handle, (OPEN, request, &[id, BALANCE])),
             Task::Transfer { request, from, to, amount } => {

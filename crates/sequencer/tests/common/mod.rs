@@ -114,7 +114,7 @@ pub(crate) fn open_with(
 }
 
 pub(crate) fn definition(assembly: &str) -> Definition {
-    Definition { assembly: assembly.into(), source: String::new() }
+    Definition::new(assembly, "")
 }
 
 pub(crate) fn image(id: u64) -> Vec<u8> {

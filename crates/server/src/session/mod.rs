@@ -144,6 +144,11 @@ impl Session {
         self.identity.get()?.owner.as_deref()
     }
 
+    /// Who it is; empty where nobody logs in.
+    fn user(&self) -> &str {
+        self.owner().unwrap_or_default()
+    }
+
     /// The client has its answer.
     pub(crate) fn rest(&self) {
         self.busy.send_replace(false);

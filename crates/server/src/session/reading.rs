@@ -155,7 +155,7 @@ impl Session {
             let statement = many::statement(&call)?;
             self.allow(statement.kind())?;
             self.database.admit_write(Verb::Call)?;
-            return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement)?)));
+            return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement, self.user())?)));
         }
         let Some(read) = reading.own(piece) else { return Err(refuse("42601", "there is no statement")) };
         match &read {
@@ -205,7 +205,7 @@ impl Session {
         self.database.admit_kind(statement.kind())?;
         match statement.control() {
             Some(control) => Ok(Stored::Control(control.clone())),
-            None => Ok(Stored::Plan(Arc::new(self.database.plan(statement)?))),
+            None => Ok(Stored::Plan(Arc::new(self.database.plan(statement, self.user())?))),
         }
     }
 
