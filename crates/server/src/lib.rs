@@ -29,6 +29,7 @@
 //! | `limits` | what bounds a query in time and memory |
 //! | `texts` | functions of texts for SQLite, which keep to those bounds |
 //! | `quoting` | texts and names as SQLite reads them |
+//! | `words` | statements that are read word by word |
 //! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
@@ -76,6 +77,7 @@ mod users;
 mod values;
 mod verb;
 mod watch;
+mod words;
 
 use std::fs::File;
 use std::net::SocketAddr;
