@@ -1,10 +1,11 @@
-//! The audit log: one line of JSON for each login, refused login, and definition.
+//! The audit log: one line of JSON for each login, refused login, definition, and grant.
 //!
 //! | `event` | further fields |
 //! |---|---|
 //! | `login` | `session`, `right`, `tls`, `database` |
 //! | `refused` | `reason`, `tls` |
 //! | `definition` | `session`, `statement` (the first 4 KiB of it), `sqlstate` (00000 if it was carried out) |
+//! | `grant` | the same, of a GRANT or REVOKE |
 //! | `ended` | `session`, `reason`: the server ended a session because its user was changed or removed |
 //!
 //! Each has `time` (UTC), `user` and, but for `ended`, `address`. The file is read by its owner only. At 64 MiB it is
@@ -36,6 +37,14 @@ struct Log {
     looked: Instant,
     /// It could not be written, which was told.
     is_broken: bool,
+}
+
+/// A kind of statement that is written down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Definition,
+    /// GRANT and REVOKE.
+    Grant,
 }
 
 /// An audit log.
@@ -127,10 +136,15 @@ impl Audit {
         self.write("refused", of.user, more);
     }
 
-    pub(crate) fn definition(&self, of: Of<'_>, session: u64, statement: &str, sqlstate: &str) {
+    /// Writes down that a statement was carried out, or was not.
+    pub(crate) fn statement(&self, event: Event, of: Of<'_>, session: u64, statement: &str, sqlstate: &str) {
         let more = json!({ "address": of.address.to_string(), "session": session,
             "statement": short(statement, MAX_STATEMENT), "sqlstate": sqlstate });
-        self.write("definition", of.user, more);
+        let event = match event {
+            Event::Definition => "definition",
+            Event::Grant => "grant",
+        };
+        self.write(event, of.user, more);
     }
 
     pub(crate) fn ended(&self, user: &str, session: u64, reason: &str) {
@@ -165,7 +179,7 @@ mod tests {
         let of = Of { user: "a\"\n\u{1}b", address: "10.0.0.1:5".parse().unwrap(), tls: true };
         audit.login(of, 7, "call", "bank");
         audit.refused(Of { user: &"x".repeat(9000), ..of }, "wrong password");
-        audit.definition(of, 7, &"é".repeat(5000), "42P07");
+        audit.statement(Event::Definition, of, 7, &"é".repeat(5000), "42P07");
         audit.ended("ann", 9, "the user was removed");
         let all = lines(&path);
         let events: Vec<&str> = all.iter().map(|line| line["event"].as_str().unwrap()).collect();

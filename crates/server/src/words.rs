@@ -1,10 +1,10 @@
-//! Statements of PostgreSQL that are read here word by word, such as COPY.
+//! Statements of PostgreSQL that are read here word by word: COPY, GRANT and REVOKE.
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer, Word};
 
 use crate::error::{Refusal, refuse};
 
@@ -60,6 +60,12 @@ impl Words {
     pub(crate) fn word(&mut self) -> Option<String> {
         let word = self.tokens.next_if(|token| matches!(token, Token::Word(word) if word.quote_style.is_none()))?;
         Some(word.to_string().to_ascii_lowercase())
+    }
+
+    /// Passes over this word, which is in small letters; whether it is the next token.
+    pub(crate) fn eat_word(&mut self, word: &str) -> bool {
+        let is_it = |found: &Word| found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word);
+        self.tokens.next_if(|token| matches!(token, Token::Word(found) if is_it(found))).is_some()
     }
 
     /// Returns a name: as it stands in quotes, else in small letters.

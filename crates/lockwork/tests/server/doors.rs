@@ -15,10 +15,10 @@ use crate::faults::process::until;
 use crate::folder::{Folder, command};
 use crate::server::Server;
 
-const PASSWORD: &str = "a good password";
+pub(crate) const PASSWORD: &str = "a good password";
 
 /// A file of users with rights, who all have the same password.
-fn users(folder: &Folder, all: &[(&str, &str)]) -> String {
+pub(crate) fn users(folder: &Folder, all: &[(&str, &str)]) -> String {
     std::fs::create_dir_all(&folder.0).unwrap();
     let file = folder.0.join("users").to_str().unwrap().to_string();
     for (name, right) in all {
@@ -28,14 +28,14 @@ fn users(folder: &Folder, all: &[(&str, &str)]) -> String {
     file
 }
 
-struct Runtime(tokio::runtime::Runtime);
+pub(crate) struct Runtime(pub(crate) tokio::runtime::Runtime);
 
 impl Runtime {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tokio::runtime::Runtime::new().unwrap())
     }
 
-    fn login(&self, server: &Server, user: &str, password: &str) -> Result<Postgres, tokio_postgres::Error> {
+    pub(crate) fn login(&self, server: &Server, user: &str, password: &str) -> Result<Postgres, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::new();
         config.host("127.0.0.1").port(server.port).user(user).password(password).dbname("bank");
         self.0.block_on(async {
@@ -45,7 +45,7 @@ impl Runtime {
         })
     }
 
-    fn ask(&self, client: &Postgres, text: &str) -> Result<String, String> {
+    pub(crate) fn ask(&self, client: &Postgres, text: &str) -> Result<String, String> {
         let answered = self.0.block_on(client.simple_query(text));
         let messages = answered.map_err(|error| {
             let why = error.as_db_error();

@@ -57,7 +57,7 @@ use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMu
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use allowed::ALLOWED;
-pub(crate) use fill::Definitions;
+pub(crate) use fill::{Definitions, identifier};
 use from::Sources;
 use functions::REGISTERED;
 use infer::Types;

@@ -107,6 +107,11 @@ struct Asked {
 }
 
 impl Query {
+    /// The tables that it reads.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+        self.tables.iter().map(|table| table.name.as_str())
+    }
+
     /// Names, types and modifiers of the columns.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (String, Type, i32)> + '_ {
         self.columns.iter().map(|(name, _, ty, modifier)| (name.clone(), ty.clone(), *modifier))
