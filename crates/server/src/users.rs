@@ -319,7 +319,6 @@ impl Users {
     }
 
     /// Returns what a user was granted.
-    #[cfg(test)]
     pub(crate) fn grants(&self, user: &str) -> Grants {
         let granted = self.granted.read().unwrap_or_else(PoisonError::into_inner);
         granted.get(user).cloned().unwrap_or_default()

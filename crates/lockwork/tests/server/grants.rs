@@ -143,6 +143,9 @@ fn a_grant_of_execute_is_for_one_procedure_by_every_way() {
         &bob,
         &[("COPY items TO STDOUT", NO_ITEMS), ("COPY (SELECT sum(n) FROM items) TO STDOUT", NO_ITEMS)],
     );
+    let may =
+        "SELECT has_function_privilege('add', 'EXECUTE')::text || has_function_privilege('look', 'EXECUTE')::text";
+    assert_eq!(runtime.ask(&bob, may), Ok("truefalse".into()));
     // It is for the name, whatever stands behind it.
     runtime.ask(&admin, "CREATE OR REPLACE PROCEDURE add(i BIGINT, OUT v BIGINT) AS BEGIN v := 77; END").unwrap();
     assert_eq!(runtime.ask(&bob, "CALL add(1)"), Ok("77".into()));
@@ -189,6 +192,8 @@ fn a_grant_of_select_is_for_one_table_by_every_way() {
     for text in ["SELECT n FROM nothing WHERE id = 1", "SELECT count(*) FROM nothing", "COPY nothing TO STDOUT"] {
         assert!(runtime.ask(&bob, text).unwrap_err().starts_with("42P01"), "{text}");
     }
+    let may = "SELECT has_table_privilege('items', 'SELECT')::text || has_table_privilege('secrets', 'SELECT')::text";
+    assert_eq!(runtime.ask(&bob, may), Ok("truefalse".into()));
     assert_eq!(server.end(), Some(0));
 }
 

@@ -304,7 +304,7 @@ impl Queries {
         mut transaction: Option<&mut Option<Transaction>>,
         asker: catalog::Asker<'_>,
     ) -> Result<Answer, Failed> {
-        let catalog::Asker { who, cancel, room } = asker;
+        let catalog::Asker { who, cancel, room, .. } = asker;
         let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned());
         let permit = cancel.unless_gone(permit).await?;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");

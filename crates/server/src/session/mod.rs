@@ -350,7 +350,8 @@ impl Session {
 
     /// Whose queries they are, and what bounds them.
     fn asker<'a>(&'a self, who: &'a Who) -> Asker<'a> {
-        Asker { who, cancel: &self.cancel, room: &self.database.query_room }
+        let right = self.right().unwrap_or(Right::Nothing);
+        Asker { who, right, users: self.users.as_deref(), cancel: &self.cancel, room: &self.database.query_room }
     }
 
     pub(crate) async fn answer(
