@@ -364,6 +364,11 @@ fn grants_that_cannot_be_say_why_and_all_are_written_down() {
     for (line, state) in grants.iter().zip(states) {
         assert!(line.contains(&format!("\"sqlstate\":\"{state}\"")) && line.contains(" ON "), "{state}: {line}");
     }
+    // What lacks the right is there as well.
+    for (event, part) in [("grant", "GRANT EXECUTE ON PROCEDURE add TO ann"), ("definition", "CREATE TABLE t (")] {
+        let [line] = &lines(event, "ann")[..] else { panic!("{audit}") };
+        assert!(line.contains(part) && line.contains("\"sqlstate\":\"42501\""), "{line}");
+    }
 }
 
 #[test]

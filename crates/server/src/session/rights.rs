@@ -100,7 +100,14 @@ impl Session {
         match (statement.kind(), statement.reads()) {
             (Kind::Call, _) => Ok(()),
             (_, Some(table)) => self.allow_read(table),
-            (kind, None) => self.allow(kind),
+            (kind, None) => {
+                let allowed = self.allow(kind);
+                if matches!(kind, Kind::CreateTable | Kind::CreateIndex | Kind::CreateProcedure) {
+                    allowed.inspect_err(|refusal| self.note(Event::Definition, statement.text(), Some(refusal)))
+                } else {
+                    allowed
+                }
+            }
         }
     }
 
