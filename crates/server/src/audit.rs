@@ -1,14 +1,19 @@
-//! The audit log: one line of JSON for each login, refused login, and definition.
+//! The audit log: one line of JSON for each login, refused login, definition, and grant.
 //!
 //! | `event` | further fields |
 //! |---|---|
 //! | `login` | `session`, `right`, `tls`, `database` |
 //! | `refused` | `reason`, `tls` |
 //! | `definition` | `session`, `statement` (the first 4 KiB of it), `sqlstate` (00000 if it was carried out) |
+//! | `grant` | the same, of a GRANT or REVOKE |
 //! | `ended` | `session`, `reason`: the server ended a session because its user was changed or removed |
 //!
 //! Each has `time` (UTC), `user` and, but for `ended`, `address`. The file is read by its owner only. At 64 MiB it is
 //! renamed to `FILE.1`, in the place of the one before; one that something else has renamed or removed is begun anew.
+//!
+//! Statements that their users lack the right for are written ten times a second at most, so that nobody fills the
+//! file. The next one then has `omitted`, the number of those that are missing.
+//!
 //! The log never delays a client: when a write fails, the server warns once and goes on.
 
 use std::fs::{File, OpenOptions};
@@ -30,12 +35,49 @@ const LOOK: Duration = Duration::from_secs(1);
 /// As much of a statement or a name is written.
 const MAX_STATEMENT: usize = 4 << 10;
 const MAX_NAME: usize = 256;
+/// As much of a statement that its user lacks the right for, and as many of these in a second.
+const MAX_DENIED_STATEMENT: usize = 512;
+const MAX_DENIED: u32 = 10;
+const DENIED: &str = "42501";
 
 struct Log {
     file: File,
     looked: Instant,
+    denied: Denied,
     /// It could not be written, which was told.
     is_broken: bool,
+}
+
+/// Counts statements that their users lack the right for.
+struct Denied {
+    /// When the second began that they are counted in.
+    since: Instant,
+    count: u32,
+    /// Those that were not written since the last one that was.
+    omitted: u64,
+}
+
+impl Denied {
+    /// Whether one more is written: then with the number of those before it that were not.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= Duration::from_secs(1) {
+            (self.since, self.count) = (now, 0);
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count > MAX_DENIED {
+            self.omitted += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut self.omitted))
+    }
+}
+
+/// A kind of statement that is written down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Definition,
+    /// GRANT and REVOKE.
+    Grant,
 }
 
 /// An audit log.
@@ -70,7 +112,9 @@ impl Audit {
     /// The system's; the file is a symbolic link.
     pub fn open(path: impl Into<PathBuf>, warn: fn(&str)) -> io::Result<Self> {
         let path: PathBuf = path.into();
-        let log = Log { file: open(&path)?, looked: Instant::now(), is_broken: false };
+        let looked = Instant::now();
+        let denied = Denied { since: looked, count: 0, omitted: 0 };
+        let log = Log { file: open(&path)?, looked, denied, is_broken: false };
         Ok(Self { path: path.into(), log: Arc::new(Mutex::new(log)), warn })
     }
 
@@ -127,10 +171,25 @@ impl Audit {
         self.write("refused", of.user, more);
     }
 
-    pub(crate) fn definition(&self, of: Of<'_>, session: u64, statement: &str, sqlstate: &str) {
-        let more = json!({ "address": of.address.to_string(), "session": session,
-            "statement": short(statement, MAX_STATEMENT), "sqlstate": sqlstate });
-        self.write("definition", of.user, more);
+    /// Writes down that a statement was carried out, or was not.
+    pub(crate) fn statement(&self, event: Event, of: Of<'_>, session: u64, statement: &str, sqlstate: &str) {
+        let is_denied = sqlstate == DENIED;
+        let most = if is_denied { MAX_DENIED_STATEMENT } else { MAX_STATEMENT };
+        let mut more = json!({ "address": of.address.to_string(), "session": session,
+            "statement": short(statement, most), "sqlstate": sqlstate });
+        if is_denied {
+            let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            match log.denied.admit(Instant::now()) {
+                None => return,
+                Some(0) => {}
+                Some(omitted) => more["omitted"] = omitted.into(),
+            }
+        }
+        let event = match event {
+            Event::Definition => "definition",
+            Event::Grant => "grant",
+        };
+        self.write(event, of.user, more);
     }
 
     pub(crate) fn ended(&self, user: &str, session: u64, reason: &str) {
@@ -165,7 +224,7 @@ mod tests {
         let of = Of { user: "a\"\n\u{1}b", address: "10.0.0.1:5".parse().unwrap(), tls: true };
         audit.login(of, 7, "call", "bank");
         audit.refused(Of { user: &"x".repeat(9000), ..of }, "wrong password");
-        audit.definition(of, 7, &"é".repeat(5000), "42P07");
+        audit.statement(Event::Definition, of, 7, &"é".repeat(5000), "42P07");
         audit.ended("ann", 9, "the user was removed");
         let all = lines(&path);
         let events: Vec<&str> = all.iter().map(|line| line["event"].as_str().unwrap()).collect();
@@ -189,5 +248,26 @@ mod tests {
         assert_eq!(std::fs::metadata(folder.path().join("audit.1")).unwrap().len(), MAX_BYTES);
         std::os::unix::fs::symlink("elsewhere", folder.path().join("link")).unwrap();
         assert!(Audit::open(folder.path().join("link"), |_| {}).is_err());
+    }
+
+    #[test]
+    fn statements_that_lack_a_right_fill_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let audit = Audit::open(&path, |_| {}).unwrap();
+        let of = Of { user: "ann", address: "10.0.0.1:5".parse().unwrap(), tls: false };
+        // All within one second.
+        let later = Instant::now() + Duration::from_secs(60);
+        audit.log.lock().unwrap().denied.since = later;
+        for _ in 0..100 {
+            audit.statement(Event::Definition, of, 7, &"x".repeat(5000), DENIED);
+        }
+        audit.statement(Event::Grant, of, 7, "GRANT SELECT ON t TO ann", "00000");
+        let all = lines(&path);
+        assert_eq!((all.len(), all[0]["statement"].as_str().unwrap().len()), (11, 512));
+        assert_eq!((all[10]["event"].as_str(), all[10].get("omitted")), (Some("grant"), None));
+        audit.log.lock().unwrap().denied.since = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        audit.statement(Event::Grant, of, 7, "GRANT SELECT ON t TO ann", DENIED);
+        assert_eq!(lines(&path)[11]["omitted"].as_u64(), Some(90));
     }
 }

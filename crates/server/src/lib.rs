@@ -6,13 +6,15 @@
 //! | `gate` | clients that get an error instead of a session |
 //! | `logins` | who has a place: unfinished logins and sessions |
 //! | `backoff` | how long wrong passwords make the next login wait |
-//! | `audit` | a log of who came, who was refused, and what was defined |
+//! | `audit` | a log of who came, who was refused, and what was defined and granted |
 //! | `private` | files that only their owner may be able to read |
 //! | `connection` | one connection: its messages in turn |
 //! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
 //! | `held` | what connections hold of the memory that they share |
 //! | `startup` | the beginning of a connection: who it is, and what it is told |
-//! | `users` | who may connect, what each may do, and what proves their passwords |
+//! | `users` | who may connect, and what proves their passwords: the file |
+//! | `rights` | what each may do with all procedures and tables |
+//! | `grants` | single procedures and tables for users who lack the right for all |
 //! | `tls` | certificates |
 //! | `session` | what a client's messages do |
 //! | `cancel` | what ends a statement before it has its answer |
@@ -29,6 +31,7 @@
 //! | `limits` | what bounds a query in time and memory |
 //! | `texts` | functions of texts for SQLite, which keep to those bounds |
 //! | `quoting` | texts and names as SQLite reads them |
+//! | `words` | statements that are read word by word |
 //! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
@@ -51,6 +54,7 @@ pub mod fuzz {
     pub use crate::catalog::fuzz::catalog;
 }
 mod gate;
+mod grants;
 mod held;
 mod known;
 mod limits;
@@ -63,6 +67,7 @@ mod private;
 mod query;
 mod quoting;
 mod reads;
+mod rights;
 mod session;
 mod settings;
 mod shared;
@@ -76,6 +81,7 @@ mod users;
 mod values;
 mod verb;
 mod watch;
+mod words;
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -100,11 +106,12 @@ pub use audit::Audit;
 pub use gate::Gate;
 use logins::{Entry, Full, Logins};
 pub use reads::Promoter;
+pub use rights::Right;
 use session::Session;
 use shared::{Database, Shared};
 use startup::{Access, Startup};
 pub use tls::{Tls, TlsError};
-pub use users::{Right, Users, UsersError};
+pub use users::{Users, UsersError};
 use watch::Watch;
 pub use watch::{Page, Stage, Token, TokenError, Watcher};
 
@@ -123,7 +130,7 @@ pub struct Options {
     pub patience: Duration,
     /// Who may connect. Without users everybody may, and do everything, from this machine only.
     pub users: Option<Users>,
-    /// The audit log: logins, refused logins, and definitions.
+    /// The audit log: logins, refused logins, definitions and grants.
     pub audit: Option<Audit>,
     /// With a certificate connections may be encrypted, and those of other machines have to be.
     pub tls: Option<Tls>,
@@ -327,7 +334,8 @@ impl Server {
             let (id, guest) = (entry.id(), Guest::new(self.database.watch.clone()));
             let busy = Sender::new(false);
             let (mut idle, mut ending, mut over) = (busy.subscribe(), ending.clone(), over.subscribe());
-            let session = Arc::new(Session::new(self.database.clone(), busy, &entered, self.audit.clone()));
+            let (audit, users) = (self.audit.clone(), self.users.clone());
+            let session = Arc::new(Session::new(self.database.clone(), busy, &entered, audit, users));
             let handlers = Handlers { session, access: self.access.clone(), entry: Arc::new(entry) };
             let acceptor = self.tls.as_ref().map(|tls| tls.acceptor.clone());
             let limits = self.limits.clone();

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::backoff::machine;
-use crate::users::{Login, Right};
+use crate::rights::Right;
+use crate::users::Login;
 
 /// Sessions of a user that has few.
 const FEW: usize = 3;

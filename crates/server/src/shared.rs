@@ -73,8 +73,11 @@ pub(crate) struct Plan {
     /// Who has it prepared; empty where nobody logs in.
     user: Arc<str>,
     pub(crate) verb: Verb,
+    kind: Kind,
     /// The procedure of a CALL, the kind of statement of others.
     what: String,
+    /// The table of a SELECT that locks nothing.
+    reads: Option<String>,
     /// For all but definitions and EXPLAIN.
     pub(crate) prepared: Option<Prepared>,
     /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
@@ -111,6 +114,15 @@ impl Plan {
     /// The procedure of a CALL, the kind of statement of others.
     pub(crate) fn what(&self) -> &str {
         &self.what
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The table of a SELECT that locks nothing.
+    pub(crate) fn reads(&self) -> Option<&str> {
+        self.reads.as_deref()
     }
 
     /// As a CALL MANY.
@@ -229,9 +241,10 @@ impl Shared {
         let (text, verb) = (statement.text().to_string(), Verb::of(statement.kind()));
         let called = statement.name().filter(|_| verb == Verb::Call);
         let what = called.unwrap_or(verb.name()).to_string();
+        let (kind, reads) = (statement.kind(), statement.reads().map(str::to_string));
         let (renewed, scaled) = (Arc::default(), Arc::default());
         let user = user.into();
-        Ok(Plan { text, user, verb, what, prepared, many: false, definitions, renewed, scaled })
+        Ok(Plan { text, user, verb, kind, what, reads, prepared, many: false, definitions, renewed, scaled })
     }
 
     /// The plan as it would be now, compiled for these values.

@@ -27,10 +27,11 @@ use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, ISOLATION};
 use crate::logins::{Entry, Full};
 use crate::parameters;
 use crate::reads::{self, LEVEL};
+use crate::rights::Right;
 use crate::session::{Session, fatal};
 use crate::settings::SEARCH_PATH;
 use crate::tls::Tls;
-use crate::users::{Login, Right, Users};
+use crate::users::{Login, Users};
 
 /// How long a wrong password takes.
 const WRONG_PASSWORD: Duration = Duration::from_millis(250);

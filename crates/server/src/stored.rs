@@ -13,6 +13,7 @@ use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 use crate::catalog::{self, Asked};
 use crate::copy::Copy;
 use crate::error::Refusal;
+use crate::grants::Change;
 use crate::known::Known;
 use crate::limits::Taken;
 use crate::many;
@@ -34,6 +35,7 @@ pub(crate) enum Stored {
     /// BEGIN, COMMIT and what belongs to them.
     Control(Control),
     Copy(Arc<Copy>),
+    Grant(Arc<Change>),
 }
 
 /// Values for `$1` and so on.
@@ -55,7 +57,7 @@ pub(crate) struct Answered {
 impl Stored {
     pub(crate) fn columns(&self) -> Vec<(String, Type, i32)> {
         match self {
-            Self::Control(_) | Self::Copy(_) => Vec::new(),
+            Self::Control(_) | Self::Copy(_) | Self::Grant(_) => Vec::new(),
             Self::Known(known) => known.row.iter().map(|(name, ty, _)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Catalog(asked) => asked.columns.iter().map(|(name, ty)| (name.clone(), ty.clone(), -1)).collect(),
             Self::Query(query) => query.columns().collect(),
@@ -66,7 +68,7 @@ impl Stored {
     /// The types of `$1` and so on.
     pub(crate) fn parameters(&self) -> Vec<Type> {
         match self {
-            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Vec::new(),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) | Self::Grant(_) => Vec::new(),
             Self::Catalog(asked) => asked.parameters.clone(),
             Self::Query(query) => query.parameters.iter().map(|field| type_of(field).0).collect(),
             Self::Plan(plan) => plan.parameter_types(),
@@ -86,7 +88,7 @@ impl Stored {
         match self {
             Self::Known(_) | Self::Catalog(_) | Self::Query(_) => !self.columns().is_empty(),
             Self::Plan(plan) => plan.verb == Verb::Select,
-            Self::Control(_) | Self::Copy(_) => false,
+            Self::Control(_) | Self::Copy(_) | Self::Grant(_) => false,
         }
     }
 
@@ -99,7 +101,7 @@ impl Stored {
             .enumerate()
             .map(|(at, bytes)| (at, bytes.as_deref(), format_of(&portal.parameter_format, at)));
         match self {
-            Self::Known(_) | Self::Control(_) | Self::Copy(_) => Ok(Values::Plan(Vec::new())),
+            Self::Known(_) | Self::Control(_) | Self::Copy(_) | Self::Grant(_) => Ok(Values::Plan(Vec::new())),
             Self::Catalog(asked) => {
                 let one = |((at, _, format), ty): ((usize, Option<&[u8]>, FieldFormat), &Type)| {
                     let ty = declared(at).filter(|ty| **ty != Type::UNKNOWN).unwrap_or(ty).clone();

@@ -4,8 +4,13 @@
 //! PostgreSQL keeps it, so that neither the file nor what goes over the wire tells the password. Empty lines and those
 //! that begin with `#` are comments. The file is read at each login: who changes it need not restart the server.
 //!
+//! Behind the verifier a line may have grants ([`Grants`]): single procedures and tables, for a user who may do less.
+//!
 //! Beside it, in `FILE.secret`, are random bytes from which the salts of users that do not exist are derived: they stay
 //! the same when the server starts again, as those of users do.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, hash_map::DefaultHasher};
 use std::fmt;
@@ -14,67 +19,18 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lockwork_database::sql::Kind;
 use pgwire::api::auth::sasl::scram::{SCRAM_ITERATIONS, ScramSecret, gen_salted_password};
 use pgwire::api::auth::{AuthSource, LoginInfo, Password};
 use pgwire::error::{PgWireError, PgWireResult};
 
-use crate::error::{Refusal, refuse};
+use crate::grants::{Grants, Privilege};
 use crate::private::{self, Unusable};
-
-/// What a user may do. Each may also do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Right {
-    /// CALL.
-    Call,
-    /// SELECT, INSERT, UPDATE, DELETE and COPY.
-    Write,
-    /// CREATE and EXPLAIN, and seeing the source of procedures.
-    Define,
-}
-
-impl Right {
-    const ALL: [Self; 3] = [Self::Call, Self::Write, Self::Define];
-
-    /// Refuses a statement of this kind to a client that may do less.
-    pub(crate) fn check(has: Option<Self>, kind: Kind) -> Result<(), Refusal> {
-        let needed = match kind {
-            Kind::Call | Kind::Transaction => Self::Call,
-            kind if kind.is_single() => Self::Write,
-            _ => Self::Define,
-        };
-        if has.is_some_and(|has| has >= needed) {
-            return Ok(());
-        }
-        let has = has.map_or("none".into(), |has| format!("'{has}'"));
-        let message = format!("the right '{needed}' is needed, and this user has {has}");
-        Err(refuse("42501", message).hint("connect as a user who may; lockwork user gives rights"))
-    }
-}
-
-impl fmt::Display for Right {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Call => "call",
-            Self::Write => "write",
-            Self::Define => "define",
-        })
-    }
-}
-
-impl FromStr for Right {
-    type Err = UsersError;
-
-    fn from_str(text: &str) -> Result<Self, UsersError> {
-        let right = Self::ALL.into_iter().find(|right| right.to_string() == text);
-        right.ok_or_else(|| UsersError::Word(format!("'{text}' is no right; there are call, write and define")))
-    }
-}
+use crate::rights::Right;
 
 /// Why a file of users cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +49,8 @@ pub enum UsersError {
     Open(String),
     /// A line is no user.
     #[error(
-        "{path}, line {line}: {problem}; a line is NAME call|write|define SCRAM-SHA-256$...: lockwork user makes it"
+        "{path}, line {line}: {problem}; a line is NAME none|call|write|define SCRAM-SHA-256$... and grants: lockwork \
+         user makes it"
     )]
     Line {
         /// The file.
@@ -115,12 +72,18 @@ const LONGEST_PASSWORD: usize = 1024;
 /// Behind the name of a file of users: what salts of users that do not exist are derived from.
 const SECRET: &str = ".secret";
 const SCHEME: &str = "SCRAM-SHA-256$";
+/// Words of a line before the grants.
+const OWN_WORDS: usize = 3;
 
 /// A file of users.
 pub struct Users {
     path: PathBuf,
     /// Makes up what is asked of users that do not exist, so that nobody learns who does.
     mask: [u8; 32],
+    /// What each user was granted, when the file was read for the last time.
+    granted: RwLock<HashMap<String, Grants>>,
+    /// Held while the file is read or changed, so that `granted` never goes back to what was read before.
+    turn: Mutex<()>,
 }
 
 impl fmt::Debug for Users {
@@ -129,10 +92,11 @@ impl fmt::Debug for Users {
     }
 }
 
-struct User {
-    name: String,
-    login: Login,
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) login: Login,
     secret: ScramSecret,
+    pub(crate) grants: Grants,
 }
 
 /// Which content of a file of users it is.
@@ -156,17 +120,38 @@ fn random<const N: usize>() -> Result<[u8; N], UsersError> {
 
 /// A line of the file; nothing for a comment.
 fn user(line: &str) -> Result<Option<User>, String> {
-    let mut words = line.split_whitespace();
-    let Some(name) = words.next().filter(|name| !name.starts_with('#')) else { return Ok(None) };
-    let [Some(right), Some(verifier), None] = [words.next(), words.next(), words.next()] else {
+    let Some(name) = name_of(line) else { return Ok(None) };
+    let mut words = line.split_whitespace().skip(1);
+    let [Some(right), Some(verifier)] = [words.next(), words.next()] else {
         return Err("it has not three words".into());
     };
     let right = right.parse().map_err(|error: UsersError| error.to_string())?;
     let secret = secret(verifier).ok_or("its third word is no verifier of SCRAM-SHA-256")?;
     let mut hasher = DefaultHasher::new();
-    line.split_whitespace().for_each(|word| word.hash(&mut hasher));
+    // Grants count at once: a session does not end for them.
+    line.split_whitespace().take(OWN_WORDS).for_each(|word| word.hash(&mut hasher));
     let login = Login { right, stamp: hasher.finish() };
-    Ok(Some(User { name: name.into(), login, secret }))
+    Ok(Some(User { name: name.into(), login, secret, grants: Grants::read(words)? }))
+}
+
+/// The user of a line; nothing for a comment.
+fn name_of(line: &str) -> Option<&str> {
+    line.split_whitespace().next().filter(|name| !name.starts_with('#'))
+}
+
+/// Reads the lines of a file.
+fn parse(path: &Path, text: &str) -> Result<Vec<User>, UsersError> {
+    let wrong = |line, problem| UsersError::Line { path: path.display().to_string(), line, problem };
+    let (mut users, mut names) = (Vec::new(), HashSet::new());
+    for (at, line) in text.lines().enumerate() {
+        let Some(user) = user(line).map_err(|problem| wrong(at + 1, problem))? else { continue };
+        // Of two that differ nobody would know which counts.
+        if !names.insert(user.name.clone()) {
+            return Err(wrong(at + 1, format!("'{}' has a line before it, and may have one", user.name)));
+        }
+        users.push(user);
+    }
+    Ok(users)
 }
 
 /// `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`
@@ -244,7 +229,6 @@ fn mask(path: &Path, users: &[User]) -> Result<[u8; 32], UsersError> {
 /// # Errors
 /// The system's; the file is there.
 fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = path.as_os_str().to_owned();
     let random: [u8; 8] = random().map_err(io::Error::other)?;
     name.push(format!(".{:016x}.tmp", u64::from_ne_bytes(random)));
@@ -252,7 +236,27 @@ fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let linked = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::hard_link(&name, path));
     let removed = fs::remove_file(&name);
     linked.and(removed)?;
+    sync_folder(path)
+}
+
+/// Makes the name of a file durable.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
+}
+
+/// Waits until no other process changes a file; that holds until what is returned is dropped.
+fn lock(path: &Path) -> io::Result<File> {
+    loop {
+        // A file system of the network takes a lock of a file that is open for writing only.
+        let file = OpenOptions::new().read(true).write(true).open(path).or_else(|_| File::open(path))?;
+        file.lock()?;
+        // The one before may have put another file in its place.
+        let [ours, there] = [file.metadata()?, fs::metadata(path)?];
+        if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
+            return Ok(file);
+        }
+    }
 }
 
 /// Puts a text in a file's place, whole or not at all.
@@ -266,7 +270,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&beside, path)?;
+    sync_folder(path)
 }
 
 impl Users {
@@ -275,7 +280,8 @@ impl Users {
     /// # Errors
     /// It cannot be read, others can read it, or a line of it is wrong.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, UsersError> {
-        let mut users = Self { path: path.into(), mask: [0; 32] };
+        let (granted, turn) = (RwLock::default(), Mutex::default());
+        let mut users = Self { path: path.into(), mask: [0; 32], granted, turn };
         let list = users.list()?;
         users.mask = mask(&users.path, &list)?;
         Ok(users)
@@ -300,21 +306,85 @@ impl Users {
     }
 
     fn list(&self) -> Result<Vec<User>, UsersError> {
-        let text = read(&self.path)?;
-        let wrong = |line, problem| UsersError::Line { path: self.path.display().to_string(), line, problem };
-        let (mut users, mut names) = (Vec::new(), HashSet::new());
-        for (at, line) in text.lines().enumerate() {
-            let Some(user) = user(line).map_err(|problem| wrong(at + 1, problem))? else { continue };
-            // Of two that differ nobody would know which counts.
-            if !names.insert(user.name.clone()) {
-                return Err(wrong(at + 1, format!("'{}' has a line before it, and may have one", user.name)));
-            }
-            users.push(user);
-        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let users = parse(&self.path, &read(&self.path)?)?;
+        self.remember(&users);
         Ok(users)
     }
 
-    /// Adds a user to a file, or gives one another password and right; the file is made if it is not there.
+    fn remember(&self, users: &[User]) {
+        let has_some = |user: &&User| !user.grants.is_empty();
+        let granted = users.iter().filter(has_some).map(|user| (user.name.clone(), user.grants.clone())).collect();
+        *self.granted.write().unwrap_or_else(PoisonError::into_inner) = granted;
+    }
+
+    /// Returns what a user was granted.
+    pub(crate) fn grants(&self, user: &str) -> Grants {
+        let granted = self.granted.read().unwrap_or_else(PoisonError::into_inner);
+        granted.get(user).cloned().unwrap_or_default()
+    }
+
+    /// Whether a user was granted this.
+    pub(crate) fn has(&self, user: &str, privilege: Privilege, name: &str) -> bool {
+        let granted = self.granted.read().unwrap_or_else(PoisonError::into_inner);
+        granted.get(user).is_some_and(|grants| grants.has(privilege, name))
+    }
+
+    /// Whether a user was granted the reading of some table.
+    pub(crate) fn reads_any(&self, user: &str) -> bool {
+        let granted = self.granted.read().unwrap_or_else(PoisonError::into_inner);
+        granted.get(user).is_some_and(|grants| grants.has_any(Privilege::Select))
+    }
+
+    /// Changes the grants of users: in the file, then for all sessions. Nothing changes unless `edit` answers true.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub(crate) fn edit(&self, edit: impl FnOnce(&mut [User]) -> bool) -> Result<(), UsersError> {
+        let io = |error| UsersError::Io { path: self.path.display().to_string(), error };
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = lock(&self.path).map_err(io)?;
+        let text = read(&self.path)?;
+        let mut users = parse(&self.path, &text)?;
+        if !edit(&mut users) {
+            return Ok(());
+        }
+        let mut changed = String::with_capacity(text.len());
+        let mut next = users.iter();
+        for line in text.lines() {
+            match name_of(line).and_then(|_| next.next()) {
+                Some(user) => {
+                    let own: Vec<&str> = line.split_whitespace().take(OWN_WORDS).collect();
+                    changed += &own.join(" ");
+                    changed += &user.grants.words();
+                }
+                None => changed += line,
+            }
+            changed.push('\n');
+        }
+        replace(&self.path, &changed).map_err(io)?;
+        self.remember(&users);
+        Ok(())
+    }
+
+    /// Returns a line for each user of a file: the name, the right and the grants.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn describe(path: &Path) -> Result<String, UsersError> {
+        let mut users = parse(path, &read(path)?)?;
+        users.sort_by(|one, other| one.name.cmp(&other.name));
+        let width = |text: fn(&User) -> String| users.iter().map(|user| text(user).chars().count()).max().unwrap_or(0);
+        let (names, rights) = (width(|user| user.name.clone()), width(|user| user.login.right.to_string()));
+        let line = |User { name, login, grants, .. }: &User| {
+            let line = format!("{name:names$}  {:rights$}  {grants}", login.right.to_string());
+            format!("{}\n", line.trim_end())
+        };
+        Ok(users.iter().map(line).collect())
+    }
+
+    /// Adds a user to a file, or gives one another password and right, who keeps the grants; the file is made if it is
+    /// not there.
     ///
     /// # Errors
     /// The name or the password cannot be one, or the file cannot be read or written.
@@ -344,21 +414,21 @@ impl Users {
         Self::change(path, name, None)
     }
 
-    /// Puts a line in the place of a user's, or none; whether there was one.
+    /// Puts a line in the place of a user's, with the grants of before, or none; whether there was one.
     fn change(path: &Path, name: &str, with: Option<&str>) -> Result<bool, UsersError> {
-        let before = match read(path) {
-            Err(UsersError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound && with.is_some() => {
-                String::new()
-            }
-            other => other?,
+        let io = |error| UsersError::Io { path: path.display().to_string(), error };
+        let (_lock, before) = match lock(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && with.is_some() => (None, String::new()),
+            locked => (Some(locked.map_err(io)?), read(path)?),
         };
-        let is_other = |line: &&str| line.split_whitespace().next() != Some(name);
-        let mut lines: Vec<&str> = before.lines().filter(is_other).collect();
-        let existed = lines.len() < before.lines().count();
-        lines.extend(with);
+        let is_own = |line: &&str| line.split_whitespace().next() == Some(name);
+        let (own, mut lines): (Vec<&str>, Vec<&str>) = before.lines().partition(is_own);
+        let grants: Vec<&str> = own.iter().flat_map(|line| line.split_whitespace().skip(OWN_WORDS)).collect();
+        let line = with.map(|with| [&[with], &grants[..]].concat().join(" "));
+        lines.extend(line.as_deref());
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        replace(path, &text).map_err(|error| UsersError::Io { path: path.display().to_string(), error })?;
-        Ok(existed)
+        replace(path, &text).map_err(io)?;
+        Ok(!own.is_empty())
     }
 }
 
@@ -396,105 +466,5 @@ impl Users {
         let made_up = |iterations| gen_salted_password(name, &self.mask, iterations);
         let salt = made_up(1)[..16].to_vec();
         ScramSecret::Verifier { salt, iterations: SCRAM_ITERATIONS, stored_key: made_up(2), server_key: made_up(3) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_are_added_changed_and_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("users");
-        assert!(matches!(Users::open(&path), Err(UsersError::Io { .. })));
-        Users::set(&path, "ann", Right::Define, "secret secret").unwrap();
-        fs::write(&path, format!("# who\n\n{}", fs::read_to_string(&path).unwrap())).unwrap();
-        Users::set(&path, "bob", Right::Call, "pässword pässword").unwrap();
-        Users::set(&path, "ann", Right::Write, "other password").unwrap();
-        let users = Users::open(&path).unwrap();
-        let list = users.list().unwrap();
-        let rights: Vec<_> = list.iter().map(|user| (user.name.as_str(), user.login.right)).collect();
-        assert_eq!(rights, [("bob", Right::Call), ("ann", Right::Write)]);
-        assert!(fs::read_to_string(&path).unwrap().starts_with("# who\n\nbob call SCRAM-SHA-256$4096:"));
-        assert!(Users::remove(&path, "bob").unwrap() && !Users::remove(&path, "bob").unwrap());
-        assert_eq!(users.list().unwrap().len(), 1);
-        for name in ["", "#a", "a b", "a\nb", &"a".repeat(64)] {
-            assert!(
-                matches!(Users::set(&path, name, Right::Call, "secret secret"), Err(UsersError::Word(_))),
-                "{name}"
-            );
-        }
-        for password in ["", "elevenchars", "élevenchars", &"x".repeat(1025)] {
-            let refused = Users::set(&path, "eve", Right::Call, password).unwrap_err().to_string();
-            let says = format!(
-                "a password has at least 12 characters and at most 1024 bytes, and this one has {}; ",
-                password.chars().count()
-            );
-            assert!(refused.starts_with(&says) && refused.contains("openssl rand"), "{refused}");
-        }
-        assert_eq!(users.list().unwrap().len(), 1);
-    }
-
-    /// What a user that does not exist is asked to prove.
-    fn salt(users: &Users, name: &str) -> Vec<u8> {
-        let ScramSecret::Verifier { salt, .. } = users.masked(name) else { panic!("no verifier") };
-        salt
-    }
-
-    #[test]
-    fn users_that_do_not_exist_have_the_same_salts_at_each_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let [path, other] = ["users", "other"].map(|name| folder.path().join(name));
-        for path in [&path, &other] {
-            Users::set(path, "ann", Right::Define, "secret secret").unwrap();
-        }
-        let [first, second, foreign] = [&path, &path, &other].map(|path| Users::open(path).unwrap());
-        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
-        assert_ne!(salt(&first, "nobody"), salt(&first, "somebody"));
-        assert_ne!(salt(&first, "nobody"), salt(&foreign, "nobody"));
-        let secret = secret_of(&path);
-        assert_eq!(fs::metadata(&secret).unwrap().mode() & 0o777, 0o600);
-        // Other users change nothing about it, and a file of an older version gets its secret when it is opened.
-        Users::set(&path, "bob", Right::Call, "secret secret").unwrap();
-        assert_eq!(salt(&Users::open(&path).unwrap(), "nobody"), salt(&first, "nobody"));
-        fs::remove_file(&secret).unwrap();
-        let [first, second] = [&path, &path].map(|path| Users::open(path).unwrap());
-        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
-        // What others can read, or is none, is refused.
-        fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-        assert!(matches!(Users::open(&path), Err(UsersError::Open(_))));
-        fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        fs::write(&secret, "short").unwrap();
-        assert!(Users::open(&path).unwrap_err().to_string().contains("it has not 32 bytes"));
-        // Where none can be made, here because the name it has at first is too long, what is derived is also the same.
-        let long = folder.path().join("x".repeat(248));
-        Users::set(&long, "ann", Right::Define, "secret secret").unwrap();
-        let [first, second] = [&long, &long].map(|path| Users::open(path).unwrap());
-        assert_eq!(salt(&first, "nobody"), salt(&second, "nobody"));
-        assert!(!secret_of(&long).exists());
-    }
-
-    #[test]
-    fn files_that_are_wrong_are_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("users");
-        Users::set(&path, "ann", Right::Define, "secret secret").unwrap();
-        let good = fs::read_to_string(&path).unwrap();
-        for (text, expected) in [
-            (format!("{good}bob call\n"), "line 2: it has not three words"),
-            (format!("{good}{good}"), "line 2: 'ann' has a line before it"),
-            (good.replace("define", "all"), "line 1: 'all' is no right"),
-            (good.replace("SCRAM-SHA-256", "md5"), "line 1: its third word is no verifier"),
-            (good.replace("$4096:", "$0:"), "line 1: its third word is no verifier"),
-            (good.trim_end().trim_end_matches('=').into(), "line 1: its third word is no verifier"),
-        ] {
-            fs::write(&path, text).unwrap();
-            let error = Users::open(&path).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-        fs::write(&path, &good).unwrap();
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
-        assert!(matches!(Users::open(&path), Err(UsersError::Open(_))));
     }
 }

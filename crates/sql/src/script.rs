@@ -8,7 +8,7 @@ use crate::compile::{self, Compiled};
 use crate::error::{SqlError, state};
 use crate::parse::{self, Cursor};
 use crate::single::{self, Arguments, Inserted};
-use crate::syntax::{Control, CreateIndex, CreateTable, Place, StmtKind, Top};
+use crate::syntax::{Control, CreateIndex, CreateTable, From, Place, StmtKind, Top};
 
 /// What kind of statement it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,21 @@ impl<'a> Statement<'a> {
         let message = format!("'{}' begins with 'pg_', as only names of the catalog do", name.text);
         let error = SqlError::new(state::RESERVED_NAME, name.place, message).hint("choose another name");
         Err(error.in_source(self.source))
+    }
+
+    /// The table that a SELECT reads; `None` for every other statement, and for a SELECT .. FOR UPDATE.
+    #[must_use]
+    pub fn reads(&self) -> Option<&str> {
+        let Top::Single(stmt) = &self.top else { return None };
+        let StmtKind::Select(select) = &stmt.kind else { return None };
+        let mut select = select;
+        loop {
+            match &select.from {
+                _ if select.for_update => return None,
+                From::Table(table, _) => return Some(&table.text),
+                From::Select(inner, _) => select = inner,
+            }
+        }
     }
 
     /// What a BEGIN, COMMIT, ROLLBACK, SAVEPOINT or RELEASE asks for.

@@ -57,3 +57,22 @@ fn errors_of_texts_do_not_take_one_type_for_the_other() {
     let number = session.run("INSERT INTO t VALUES (1, 'abcd', 7);");
     assert!(number.contains("42804: a number stands where a text of 5 bytes is needed"), "{number}");
 }
+
+#[test]
+fn a_select_names_the_table_that_it_reads() {
+    for (text, table) in [
+        ("SELECT a FROM t WHERE id = 1", Some("t")),
+        ("SELECT a FROM public.T AS u WHERE id = 1", Some("t")),
+        ("SELECT a FROM \"TT\" WHERE id = 1", Some("TT")),
+        ("SELECT sum(a) FROM (SELECT a FROM t WHERE id = 1 LIMIT 5) AS u", Some("t")),
+        ("SELECT a FROM t WHERE id = 1 FOR UPDATE", None),
+        ("UPDATE t SET a = 1 WHERE id = 1", None),
+        ("DELETE FROM t WHERE id = 1", None),
+        ("INSERT INTO t VALUES (1)", None),
+        ("CALL t(1)", None),
+        ("BEGIN", None),
+    ] {
+        let statement = statements(text).next().unwrap().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(statement.reads(), table, "{text}");
+    }
+}

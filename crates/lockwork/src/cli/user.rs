@@ -12,18 +12,22 @@ use super::{Failure, Outcome, print, prompt};
 pub(super) struct Arguments {
     /// The file of users, made if it is not there; `lockwork serve --users` reads it at each login
     file: PathBuf,
-    /// The user
-    name: String,
-    /// What the user may do: call, CALL and EXPLAIN; write, also SELECT, INSERT, UPDATE and DELETE; define, also CREATE
-    #[arg(long, default_value = "call")]
+    /// The user; without one, all users are listed with their rights and what they were granted
+    name: Option<String>,
+    /// What the user may do: none, only what GRANT allows; call, CALL of all procedures; write, also SELECT, INSERT,
+    /// UPDATE, DELETE and COPY of all tables; define, also CREATE, GRANT and REVOKE
+    #[arg(long, default_value = "call", requires = "name")]
     right: String,
     /// Remove the user; otherwise the password is asked for, or read from a line of standard input
-    #[arg(long, conflicts_with = "right")]
+    #[arg(long, conflicts_with = "right", requires = "name")]
     remove: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     let Arguments { file, name, right, remove } = arguments;
+    let Some(name) = name else {
+        return print(&Users::describe(file).map_err(Failure::usage)?);
+    };
     if *remove {
         return match Users::remove(file, name).map_err(Failure::usage)? {
             true => print(&format!("{name} is removed\n")),
@@ -32,7 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     }
     let right: Right = right.parse().map_err(Failure::usage)?;
     Users::set(file, name, right, &password(name)?).map_err(Failure::usage)?;
-    print(&format!("{name} may {right}\n"))
+    match right {
+        Right::Nothing => print(&format!("{name} may do what GRANT allows\n")),
+        right => print(&format!("{name} may {right}\n")),
+    }
 }
 
 /// Asks twice, or reads a line of a pipe.

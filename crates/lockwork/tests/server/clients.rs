@@ -10,7 +10,7 @@ const SQL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/bank.sql")
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Where `scripts/clients` has put things, if it has.
-fn installed(name: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn installed(name: &str) -> Option<std::path::PathBuf> {
     let path = std::path::Path::new(ROOT).join("target/clients").join(name);
     let is_there = path.exists();
     if !is_there {
@@ -20,7 +20,7 @@ fn installed(name: &str) -> Option<std::path::PathBuf> {
 }
 
 /// What a program prints.
-fn printed(command: &mut Command) -> String {
+pub(crate) fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}{errors}", String::from_utf8_lossy(&output.stdout));

@@ -16,6 +16,7 @@ mod edges;
 mod faults;
 #[path = "../common/folder.rs"]
 mod folder;
+mod grants;
 mod keys;
 mod limits;
 mod names;

@@ -2,6 +2,7 @@
 
 use super::fill::is_table;
 use super::functions::{NOTHING, SO, ZERO};
+use super::privileges;
 use crate::lite::Allowed;
 
 /// The tables of the catalog and the elements of arrays, and the functions that are there for it.
@@ -46,7 +47,7 @@ const OF_SQLITE: &[&str] = &[
 /// among them.
 fn is_allowed(name: &str) -> bool {
     let is_own = ["pg_", "lw_", "to_reg"].iter().any(|begin| name.starts_with(begin));
-    is_own || [OF_SQLITE, OWN, NOTHING, SO, ZERO].iter().any(|list| list.contains(&name))
+    is_own || privileges::is_one(name) || [OF_SQLITE, OWN, NOTHING, SO, ZERO].iter().any(|list| list.contains(&name))
 }
 
 /// Functions that are registered here under the names that PostgreSQL has for them.

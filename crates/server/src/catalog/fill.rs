@@ -427,7 +427,7 @@ fn fill_index(
 }
 
 /// A name as SQL writes it.
-pub(super) fn identifier(name: &str) -> String {
+pub(crate) fn identifier(name: &str) -> String {
     let is_plain = |(at, c): (usize, char)| c.is_ascii_lowercase() || c == '_' || at > 0 && c.is_ascii_digit();
     let is_plain = !name.is_empty() && name.chars().enumerate().all(is_plain);
     if is_plain { name.into() } else { format!("\"{}\"", name.replace('"', "\"\"")) }

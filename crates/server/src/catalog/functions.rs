@@ -147,13 +147,9 @@ pub(super) const NOTHING: &[&str] = &[
 
 /// The functions that answer that it is so: everything is in view.
 pub(super) const SO: &[&str] = &[
-    "has_any_column_privilege",
-    "has_column_privilege",
     "has_database_privilege",
-    "has_function_privilege",
     "has_schema_privilege",
     "has_sequence_privilege",
-    "has_table_privilege",
     "has_tablespace_privilege",
     "pg_collation_is_visible",
     "pg_conversion_is_visible",
@@ -226,7 +222,7 @@ fn bare(name: &str) -> String {
 pub(super) const REGISTERED: &[&str] = &["regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole"];
 
 /// The number of a thing by its name, or by its number as text.
-fn numbered(names: &Names, who: &Who, kind: &str, given: &str) -> Option<i64> {
+pub(super) fn numbered(names: &Names, who: &Who, kind: &str, given: &str) -> Option<i64> {
     if let Ok(oid) = given.trim().parse::<i64>() {
         return Some(oid);
     }

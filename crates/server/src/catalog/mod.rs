@@ -17,6 +17,7 @@
 //! | `operators` | operators and casts |
 //! | `infer` | the types of columns and parameters |
 //! | `functions`, `arithmetic` | the functions |
+//! | `privileges` | what the client may do |
 //! | `types` | names and numbers of types |
 //! | `array` | arrays as texts |
 //! | `cells` | parameters and cells in text and binary |
@@ -33,6 +34,7 @@ mod functions;
 pub(crate) mod fuzz;
 mod infer;
 mod operators;
+mod privileges;
 mod render;
 mod rewrite;
 pub(crate) mod types;
@@ -57,10 +59,11 @@ use sqlparser::ast::{Query, SelectItem, SetExpr, Statement, TableFactor, VisitMu
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use allowed::ALLOWED;
-pub(crate) use fill::Definitions;
+pub(crate) use fill::{Definitions, identifier};
 use from::Sources;
 use functions::REGISTERED;
 use infer::Types;
+use privileges::Privileges;
 use render::Renderer;
 use rewrite::Rewriter;
 
@@ -70,7 +73,9 @@ use crate::known::Who;
 use crate::limits::{self, Answer, Limits, Room, size_of_row};
 use crate::lite::{self, MAX_VALUE};
 use crate::quoting::literal;
+use crate::rights::Right;
 use crate::syntax::{position, read};
+use crate::users::Users;
 use crate::values::format_of;
 
 /// How long a query may run.
@@ -206,12 +211,16 @@ struct Built {
     /// The count of definitions that it was filled for.
     version: u64,
     who: Arc<Mutex<Who>>,
+    privileges: Arc<Mutex<Privileges>>,
 }
 
 /// Whose query it is, and what bounds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     pub(crate) who: &'a Who,
+    pub(crate) right: Right,
+    /// The users of the server, with what they were granted.
+    pub(crate) users: Option<&'a Users>,
     pub(crate) cancel: &'a Arc<Cancel>,
     /// The memory of all queries.
     pub(crate) room: &'a Arc<Room>,
@@ -311,8 +320,10 @@ impl Built {
         let (catalogue, procedures) = definitions;
         let names = Arc::new(fill::fill(&connection, catalogue, procedures)?);
         functions::register_names(&connection, &names, &who)?;
+        let privileges = Arc::default();
+        privileges::register(&connection, &names, &who, &privileges)?;
         lite::seal(&mut connection, ALLOWED)?;
-        Ok(Self { connection, version, who })
+        Ok(Self { connection, version, who, privileges })
     }
 
     /// Has names of the session stand where there are such.
@@ -470,7 +481,8 @@ impl Catalog {
         definitions: impl FnOnce() -> Result<Definitions, Refusal>,
         run: impl FnOnce(&Built, &Limits) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let Asker { who, cancel, room } = asker;
+        let Asker { who, right, users, cancel, room } = asker;
+        let privileges = Privileges { right, grants: users.map(|users| users.grants(&who.user)).unwrap_or_default() };
         let turn = cancel.unless_gone(self.turns.take(&who.user)).await??;
         let found = {
             let mut idle = Self::idle(&self.idle);
@@ -490,6 +502,7 @@ impl Catalog {
                 (None, Some(definitions)) => Built::new(&definitions, version).map_err(broken)?,
                 (None, None) => return Err(refuse("XX000", "the catalog has no definitions")),
             };
+            *built.privileges.lock().unwrap_or_else(PoisonError::into_inner) = privileges;
             let limits = Limits::new(WHAT, LIMIT, &who.user, &room, &cancel_of_run);
             let (is_whole, ran) = limits.enter(|| match built.be(&who) {
                 Ok(()) => (true, run(&built, &limits)),

@@ -5,6 +5,7 @@ use lockwork_database::Lockwork;
 
 use super::fuzz::written;
 use super::*;
+use crate::grants::Grants;
 
 const SQL: &str = "
     CREATE TABLE t (a INTEGER NOT NULL, b SMALLINT NOT NULL, name VARCHAR(10) NOT NULL DEFAULT 'it''s',
@@ -514,5 +515,35 @@ async fn a_user_leaves_turns_to_others() {
 fn what_holds_for_any_bytes_holds_for_these() {
     for text in ["it''s a\\' OR \"x\" = 'y' --", "a\0b", "oid = ANY('{1}'::int[])", "relname ~ '^a', count(*)", ""] {
         super::fuzz::catalog(text.as_bytes());
+    }
+}
+
+#[test]
+fn privileges_are_those_of_the_right_and_of_grants() {
+    let built = built();
+    let all = "SELECT has_table_privilege('t', 'SELECT'), has_table_privilege('public.t'::regclass, 'select, insert'),
+        has_column_privilege(current_user, 16384, 'a', 'SELECT'), has_any_column_privilege('t', 'UPDATE'),
+        has_table_privilege('t', 'SELECT WITH GRANT OPTION'), has_table_privilege('pg_class', 'SELECT'),
+        has_function_privilege('p', 'EXECUTE'), has_function_privilege('ann', 'p(bigint, bigint)', 'execute'),
+        has_table_privilege('bob', 't', 'SELECT')";
+    let ask = |right, more: &str| {
+        let grants = Grants::read(more.split_whitespace()).unwrap();
+        *built.privileges.lock().unwrap() = Privileges { right, grants };
+        answer(&built, all, &[]).unwrap().rsplit_once(": ").unwrap().1.to_string()
+    };
+    assert_eq!(ask(Right::Nothing, ""), "f|f|f|f|f|t|f|f|NULL");
+    assert_eq!(ask(Right::Nothing, "select:u execute:q"), "f|f|f|f|f|t|f|f|NULL");
+    assert_eq!(ask(Right::Nothing, "select:t"), "t|t|t|f|f|t|f|f|NULL");
+    assert_eq!(ask(Right::Nothing, "execute:p"), "f|f|f|f|f|t|t|t|NULL");
+    assert_eq!(ask(Right::Call, ""), "f|f|f|f|f|t|t|t|NULL");
+    assert_eq!(ask(Right::Write, ""), "t|t|t|t|f|t|t|t|NULL");
+    assert_eq!(ask(Right::Define, ""), "t|t|t|t|t|t|t|t|NULL");
+    for (text, sqlstate) in [
+        ("SELECT has_table_privilege('u', 'SELECT')", "42P01"),
+        ("SELECT has_function_privilege('q', 'EXECUTE')", "42883"),
+        ("SELECT has_table_privilege('t', 'EXECUTE')", "22023"),
+        ("SELECT has_table_privilege('t')", "42883"),
+    ] {
+        assert_eq!(answer(&built, text, &[]).unwrap_err().sqlstate, sqlstate, "{text}");
     }
 }

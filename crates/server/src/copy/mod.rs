@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::{Sink, SinkExt};
-use lockwork_database::sql::{Kind, SqlType, Subject};
+use lockwork_database::sql::{SqlType, Subject};
 use pgwire::api::copy::CopyHandler;
 use pgwire::api::portal::Format;
 use pgwire::api::{ClientInfo, PgWireConnectionState as State};
@@ -60,6 +60,12 @@ pub(crate) struct Table {
     form: Form,
     /// A row of which only the columns are known that lines do not have.
     blank: Vec<u8>,
+}
+
+impl Table {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// A column in the image of a row.
@@ -151,10 +157,10 @@ impl Session {
     /// Understands a text that [`is_copy`] if the client may carry it out, and counts it if not.
     pub(crate) async fn copy_of(&self, text: &str, who: &Who) -> Result<Stored, Refusal> {
         let begun = Instant::now();
-        let planned = match self.allow(Kind::Insert).and_then(|()| statement::read(text)) {
-            Ok(Written { source: Source::Table(name, columns), is_export, form }) => {
-                self.database.plan_copy(name, &columns, is_export, form)
-            }
+        let planned = match statement::read(text) {
+            Ok(Written { source: Source::Table(name, columns), is_export, form }) => self
+                .allow_copy(&name, is_export)
+                .and_then(|()| self.database.plan_copy(name, &columns, is_export, form)),
             Ok(Written { source: Source::Query(query), form, .. }) => self.plan_export(text, query, form, who).await,
             Err(refusal) => Err(refusal),
         };
@@ -190,6 +196,7 @@ impl Session {
         C: ClientInfo + Sink<Message> + Unpin + Send,
         PgWireError: From<<C as Sink<Message>>::Error>,
     {
+        self.allow_stored(&Stored::Copy(copy.clone()))?;
         self.database.reach(self.reader.after(), &self.cancel).await?;
         let status = match client.transaction_status() {
             TransactionStatus::Idle if self.is_implicit().await => TransactionStatus::Transaction,

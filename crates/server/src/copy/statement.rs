@@ -1,13 +1,10 @@
 //! COPY as it is written, in PostgreSQL's form of today and in that of before 9.0.
 
-use std::iter::Peekable;
-use std::vec::IntoIter;
-
-use sqlparser::dialect::PostgreSqlDialect;
-use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
+use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::error::{Refusal, refuse};
 use crate::syntax::position;
+use crate::words::{self, Words, begins_with};
 
 /// How rows are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +40,7 @@ pub(crate) enum Source<'a> {
 
 /// Whether a text begins as COPY does.
 pub(crate) fn is_copy(text: &str) -> bool {
-    let (first, behind) = text.trim_start().split_at_checked("copy".len()).unwrap_or_default();
-    first.eq_ignore_ascii_case("copy") && behind.starts_with(|c: char| c.is_whitespace() || c == '(' || c == '"')
+    begins_with(text, "copy")
 }
 
 const SHAPE: &str =
@@ -57,16 +53,14 @@ fn wrong(message: impl Into<String>) -> Refusal {
 
 /// Reads a text that [`is_copy`].
 pub(crate) fn read(text: &str) -> Result<Written<'_>, Refusal> {
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let mut tokens = tokens.map_err(|error| wrong(error.to_string()))?;
-    tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
+    let mut tokens = words::tokens(text, SHAPE)?;
     // COPY itself.
     tokens.remove(0);
     let query = query(text, &tokens)?.map(|(query, end)| {
         tokens.drain(..=end);
         query
     });
-    let mut words = Words(tokens.into_iter().map(|token| token.token).collect::<Vec<_>>().into_iter().peekable());
+    let mut words = Words::new(tokens, SHAPE);
     let source = match query {
         Some(query) => Source::Query(query),
         None => words.table()?,
@@ -86,7 +80,7 @@ pub(crate) fn read(text: &str) -> Result<Written<'_>, Refusal> {
     }
     let form = words.form()?;
     words.eat(&Token::SemiColon);
-    match words.0.next() {
+    match words.tokens.next() {
         None | Some(Token::EOF) => Ok(Written { source, is_export, form }),
         Some(other) => Err(refuse("0A000", format!("'{other}' is no option of COPY")).hint(SHAPE)),
     }
@@ -110,40 +104,9 @@ fn query<'a>(text: &'a str, tokens: &[TokenWithSpan]) -> Result<Option<(&'a str,
     Ok(Some((&text[byte(0) + 1..byte(end)], end)))
 }
 
-struct Words(Peekable<IntoIter<Token>>);
-
 impl Words {
-    fn eat(&mut self, token: &Token) -> bool {
-        self.0.next_if_eq(token).is_some()
-    }
-
-    fn expect(&mut self, token: &Token) -> Result<(), Refusal> {
-        let found = self.0.next().unwrap_or(Token::EOF);
-        if found == *token { Ok(()) } else { Err(wrong(format!("'{token}' is expected, and there is '{found}'"))) }
-    }
-
-    /// The next token if it is a word without quotes, in small letters.
-    fn word(&mut self) -> Option<String> {
-        let word = self.0.next_if(|token| matches!(token, Token::Word(word) if word.quote_style.is_none()))?;
-        Some(word.to_string().to_ascii_lowercase())
-    }
-
-    fn name(&mut self) -> Result<String, Refusal> {
-        match self.0.next() {
-            Some(Token::Word(word)) if word.quote_style.is_some() => Ok(word.value),
-            Some(Token::Word(word)) => Ok(word.value.to_ascii_lowercase()),
-            other => Err(wrong(format!("a name is expected, and there is '{}'", other.unwrap_or(Token::EOF)))),
-        }
-    }
-
     fn table(&mut self) -> Result<Source<'static>, Refusal> {
-        let mut table = self.name()?;
-        while self.eat(&Token::Period) {
-            if table != "public" {
-                return Err(refuse("3F000", format!("there is no schema '{table}'")).hint("all tables are in 'public'"));
-            }
-            table = self.name()?;
-        }
+        let table = self.qualified_name()?;
         let mut columns = Vec::new();
         if self.eat(&Token::LParen) {
             columns.push(self.name()?);
@@ -157,7 +120,7 @@ impl Words {
 
     fn string(&mut self) -> Option<String> {
         let is_string = |token: &Token| matches!(token, Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_));
-        match self.0.next_if(is_string)? {
+        match self.tokens.next_if(is_string)? {
             Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) => Some(text),
             _ => None,
         }
@@ -179,7 +142,7 @@ impl Words {
 
     /// A truth that may be left out, and is one then.
     fn truth(&mut self) -> Result<bool, Refusal> {
-        let number = self.0.next_if(|token| matches!(token, Token::Number(..))).map(|number| number.to_string());
+        let number = self.tokens.next_if(|token| matches!(token, Token::Number(..))).map(|number| number.to_string());
         match self.string().or(number).or_else(|| self.word()).as_deref() {
             None | Some("true" | "on" | "1") => Ok(true),
             Some("false" | "off" | "0") => Ok(false),
@@ -200,14 +163,14 @@ impl Words {
     fn form(&mut self) -> Result<Form, Refusal> {
         // WITH is noise, and so is AS.
         let with = |token: &Token| token.to_string().eq_ignore_ascii_case("with");
-        self.0.next_if(with);
+        self.tokens.next_if(with);
         let is_list = self.eat(&Token::LParen);
         let (mut csv, mut header) = (false, false);
         let (mut delimiter, mut null, mut quote, mut escape) = (None, None, None, None);
         let mut seen: Vec<String> = Vec::new();
         while let Some(option) = self.word() {
             if !is_list {
-                self.0.next_if(|token| token.to_string().eq_ignore_ascii_case("as"));
+                self.tokens.next_if(|token| token.to_string().eq_ignore_ascii_case("as"));
             }
             match option.as_str() {
                 "format" if is_list => csv = self.format()?,

@@ -107,6 +107,11 @@ struct Asked {
 }
 
 impl Query {
+    /// The tables that it reads.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+        self.tables.iter().map(|table| table.name.as_str())
+    }
+
     /// Names, types and modifiers of the columns.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (String, Type, i32)> + '_ {
         self.columns.iter().map(|(name, _, ty, modifier)| (name.clone(), ty.clone(), *modifier))
@@ -299,7 +304,7 @@ impl Queries {
         mut transaction: Option<&mut Option<Transaction>>,
         asker: catalog::Asker<'_>,
     ) -> Result<Answer, Failed> {
-        let catalog::Asker { who, cancel, room } = asker;
+        let catalog::Asker { who, cancel, room, .. } = asker;
         let permit = tokio::time::timeout(LIMIT, lane.places.clone().acquire_owned());
         let permit = cancel.unless_gone(permit).await?;
         let busy = || refuse("55P03", format!("other queries have run for {} s", LIMIT.as_secs())).hint("ask again");

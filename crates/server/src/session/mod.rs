@@ -2,7 +2,8 @@
 //!
 //! | module | idea |
 //! |---|---|
-//! | `mod` | one connection: what it may do, and what it carries out |
+//! | `mod` | one connection, and what it carries out |
+//! | `rights` | what it may do |
 //! | `reading` | texts, statement by statement: which room each belongs to |
 //! | `simple`, `extended` | the two kinds of queries that the protocol has |
 //! | `pipeline` | what an extended query sends up to its Sync, which is one transaction |
@@ -10,6 +11,7 @@
 mod extended;
 mod pipeline;
 mod reading;
+mod rights;
 mod simple;
 
 use std::collections::BTreeSet;
@@ -18,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use bytes::BytesMut;
-use lockwork_database::sql::{Control, Kind, Value};
+use lockwork_database::sql::{Control, Value};
 use pgwire::api::portal::Format;
 use pgwire::api::store::PortalStore;
 use pgwire::api::{ClientInfo, ClientPortalStore, METADATA_DATABASE, METADATA_USER, Type};
@@ -27,7 +29,7 @@ use pgwire::messages::data::DataRow;
 use pgwire::messages::response::TransactionStatus;
 use tokio::sync::{Mutex, watch};
 
-use crate::audit::{Audit, Of};
+use crate::audit::{Audit, Event, Of};
 use crate::cancel::{Cancel, Entered};
 use crate::catalog::Asker;
 use crate::copy;
@@ -36,11 +38,12 @@ use crate::held::Kind as HeldKind;
 use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
 use crate::limits::Answer;
 use crate::reads::{LEVEL, Reader};
+use crate::rights::Right;
 use crate::settings::Settings;
 use crate::shared::{Database, Plan};
 use crate::stored::{Answered, Stored, Values};
 use crate::transaction::{self, Open, Turn};
-use crate::users::Right;
+use crate::users::Users;
 use crate::values::{encode, format_of};
 use crate::verb::Verb;
 pub(crate) use pipeline::End;
@@ -54,6 +57,8 @@ pub(crate) struct Session {
     /// What the client may do, and who it is, from its login on.
     identity: OnceLock<Identity>,
     audit: Option<Audit>,
+    /// The users of the server, with what they were granted.
+    users: Option<Arc<Users>>,
     /// What ends what it is at, and the key for that.
     pub(crate) cancel: Arc<Cancel>,
     pub(crate) key: (i32, i32),
@@ -74,8 +79,9 @@ pub(crate) struct Session {
 
 struct Identity {
     right: Right,
-    /// The user, if the server has users: request ids belong to this user.
-    owner: Option<String>,
+    user: String,
+    /// Whether it has proved who it is: the server has users.
+    is_authenticated: bool,
     address: SocketAddr,
     tls: bool,
     /// The number of the session in the audit log.
@@ -97,12 +103,19 @@ pub(crate) fn who<C: ClientInfo>(client: &C) -> Who {
 }
 
 impl Session {
-    pub(crate) fn new(database: Database, busy: watch::Sender<bool>, entered: &Entered, audit: Option<Audit>) -> Self {
+    pub(crate) fn new(
+        database: Database,
+        busy: watch::Sender<bool>,
+        entered: &Entered,
+        audit: Option<Audit>,
+        users: Option<Arc<Users>>,
+    ) -> Self {
         Self {
             database,
             busy,
             identity: OnceLock::new(),
             audit,
+            users,
             cancel: entered.cancel.clone(),
             key: entered.key(),
             copying: copy::Slot::default(),
@@ -117,31 +130,14 @@ impl Session {
 
     /// Lets the client do this from now on, as the user `of.user` if it `is_authenticated`.
     pub(crate) fn permit(&self, right: Right, of: Of<'_>, number: u64, is_authenticated: bool) {
-        let owner = is_authenticated.then(|| of.user.to_string());
+        let Of { user, address, tls } = of;
         // A client logs in once.
-        _ = self.identity.set(Identity { right, owner, address: of.address, tls: of.tls, number });
-    }
-
-    /// Whether the client may see how procedures are made.
-    pub(crate) fn may_define(&self) -> bool {
-        self.right() == Some(Right::Define)
-    }
-
-    fn right(&self) -> Option<Right> {
-        self.identity.get().map(|identity| identity.right)
-    }
-
-    /// Writes down that something was defined, or was not.
-    fn note_definition(&self, plan: &Plan, user: &str, refusal: Option<&Refusal>) {
-        let (Some(audit), Some(identity)) = (&self.audit, self.identity.get()) else { return };
-        let &Identity { address, tls, number, .. } = identity;
-        let sqlstate = refusal.map_or("00000", |refusal| &refusal.sqlstate);
-        audit.definition(Of { user, address, tls }, number, plan.text(), sqlstate);
+        _ = self.identity.set(Identity { right, user: user.into(), is_authenticated, address, tls, number });
     }
 
     /// The user that the client's request ids belong to; `None` at a server without users.
     pub(crate) fn owner(&self) -> Option<&str> {
-        self.identity.get()?.owner.as_deref()
+        self.identity.get().filter(|identity| identity.is_authenticated).map(|identity| identity.user.as_str())
     }
 
     /// Who it is; empty where nobody logs in.
@@ -156,10 +152,6 @@ impl Session {
 
     pub(crate) fn count_wrong_login(&self) {
         self.database.watch.wrong_logins.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn allow(&self, kind: Kind) -> Result<(), Refusal> {
-        Right::check(self.right(), kind)
     }
 
     /// Carries out BEGIN, COMMIT and what belongs to them.
@@ -363,7 +355,8 @@ impl Session {
 
     /// Whose queries they are, and what bounds them.
     fn asker<'a>(&'a self, who: &'a Who) -> Asker<'a> {
-        Asker { who, cancel: &self.cancel, room: &self.database.query_room }
+        let right = self.right().unwrap_or(Right::Nothing);
+        Asker { who, right, users: self.users.as_deref(), cancel: &self.cancel, room: &self.database.query_room }
     }
 
     pub(crate) async fn answer(
@@ -373,7 +366,9 @@ impl Session {
         format: &Format,
         who: &Who,
     ) -> Result<Answered, Refusal> {
+        self.allow_stored(stored)?;
         let (plan, values) = match (stored, values) {
+            (Stored::Grant(change), _) => return self.carry_out_grant(change).await,
             (Stored::Known(known), _) => {
                 let mut data = BytesMut::new();
                 for (at, (name, ty, text)) in known.row.iter().enumerate() {
@@ -421,7 +416,7 @@ impl Session {
         }
         let answer = self.database.run(plan, values, self.owner(), open.as_mut(), &self.reader, &self.cancel).await;
         if plan.is_definition() {
-            self.note_definition(plan, &who.user, answer.as_ref().err());
+            self.note(Event::Definition, plan.text(), answer.as_ref().err());
         }
         let answer = answer?;
         Ok(plan.answered(&answer, format))

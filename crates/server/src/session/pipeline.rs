@@ -145,6 +145,7 @@ impl Session {
             return Err(refuse("XX000", "the values are those of another statement").into());
         };
         self.database.reach(self.reader.after(), &self.cancel).await?;
+        self.allow_plan(plan)?;
         self.admit(self.open.lock().await.as_ref(), plan)?;
         let is_full = {
             let mut pipeline = self.pipeline.lock().await;
@@ -181,6 +182,8 @@ impl Session {
         let Pipeline { items, room: _room, .. } = std::mem::take(&mut *self.pipeline.lock().await);
         let answers = {
             let calls: Vec<&Call> = items.iter().filter_map(Item::call).collect();
+            // A REVOKE may have come since its Execute.
+            calls.iter().try_for_each(|call| self.allow_plan(&call.plan))?;
             let mut open = self.open.lock().await;
             let commits = match end {
                 End::Sync => open.as_ref().is_none_or(|open| open.is_implicit),

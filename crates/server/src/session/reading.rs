@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use lockwork_database::sql::{Kind, SqlError, Statement, statements};
+use lockwork_database::sql::{SqlError, Statement, statements};
 use pgwire::api::Type;
 
 use super::Session;
 use crate::catalog;
 use crate::copy;
 use crate::error::{Refusal, refuse};
+use crate::grants;
 use crate::known::{Who, known, wants_one_moment};
 use crate::many;
-use crate::query::{self, Query};
+use crate::query;
 use crate::stored::Stored;
 use crate::syntax::{comment, divide, is_unclosed};
 use crate::verb::Verb;
@@ -120,10 +121,8 @@ impl Session {
         match catalog::may_ask(piece).then(|| query::alone(piece, asker)).flatten() {
             Some(Ok(query)) => {
                 reading.go_on(behind);
-                if !query.is_computed {
-                    self.allow(Kind::Select)?;
-                }
-                return Ok(Stored::Query(Arc::new(query)));
+                let stored = Stored::Query(Arc::new(query));
+                return self.allow_stored(&stored).map(|()| stored);
             }
             Some(Err(refusal)) if query::may_be_of_catalog(&refusal) => unknown = Some(refusal),
             Some(Err(refusal)) => {
@@ -153,9 +152,14 @@ impl Session {
         if let Some(call) = many::call_of(piece) {
             reading.go_on(behind);
             let statement = many::statement(&call)?;
-            self.allow(statement.kind())?;
+            self.allow_statement(&statement)?;
             self.database.admit_write(Verb::Call)?;
-            return Ok(Stored::Plan(Arc::new(self.database.plan_many(&statement, self.user())?)));
+            let stored = Stored::Plan(Arc::new(self.database.plan_many(&statement, self.user())?));
+            return self.allow_stored(&stored).map(|()| stored);
+        }
+        if grants::is_change(piece) {
+            reading.go_on(behind);
+            return self.understand_grant(piece).map(|change| Stored::Grant(Arc::new(change)));
         }
         let Some(read) = reading.own(piece) else { return Err(refuse("42601", "there is no statement")) };
         match &read {
@@ -188,7 +192,7 @@ impl Session {
         };
         let Err(refusal) = planned else { return planned };
         let refusal = match self.query(&refusal, piece, asker) {
-            Some(Ok(query)) => return Ok(Stored::Query(Arc::new(query))),
+            Some(Ok(stored)) => return Ok(stored),
             Some(Err(better)) => better.behind(reading.before(piece)),
             None => refusal.behind(reading.before(source)),
         };
@@ -201,22 +205,21 @@ impl Session {
 
     /// Understands a statement that the client may carry out.
     fn plan(&self, statement: &Statement<'_>) -> Result<Stored, Refusal> {
-        self.allow(statement.kind())?;
+        self.allow_statement(statement)?;
         self.database.admit_kind(statement.kind())?;
-        match statement.control() {
-            Some(control) => Ok(Stored::Control(control.clone())),
-            None => Ok(Stored::Plan(Arc::new(self.database.plan(statement, self.user())?))),
-        }
+        let stored = match statement.control() {
+            Some(control) => Stored::Control(control.clone()),
+            None => Stored::Plan(Arc::new(self.database.plan(statement, self.user())?)),
+        };
+        self.allow_stored(&stored).map(|()| stored)
     }
 
     /// Understands what was refused as a single statement as a query of whole tables, if it is one.
-    fn query(&self, refusal: &Refusal, text: &str, asker: query::Asker<'_>) -> Option<Result<Query, Refusal>> {
+    fn query(&self, refusal: &Refusal, text: &str, asker: query::Asker<'_>) -> Option<Result<Stored, Refusal>> {
         if !query::may_be_one(refusal, text) {
             return None;
         }
-        match self.allow(Kind::Select) {
-            Ok(()) => self.database.query(text, asker),
-            Err(refusal) => Some(Err(refusal)),
-        }
+        let understood = self.database.query(text, asker)?;
+        Some(self.allow_query(understood.map(|query| Stored::Query(Arc::new(query)))))
     }
 }

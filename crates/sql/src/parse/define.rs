@@ -81,7 +81,10 @@ const STATEMENTS: &[(&str, &str)] = &[
     ),
     ("ALTER", "make a table of another name, and COPY the rows over"),
     ("TRUNCATE", "DELETE ... LIMIT n removes rows"),
-    ("GRANT REVOKE REASSIGN SECURITY", "'lockwork user' says what users may do"),
+    (
+        "GRANT REVOKE REASSIGN SECURITY",
+        "'lockwork serve --users FILE' has GRANT and REVOKE; elsewhere there are no users",
+    ),
     ("VACUUM ANALYZE REINDEX CLUSTER CHECKPOINT REFRESH", "leave it away: nothing here has to be tidied up"),
     ("DECLARE FETCH MOVE CLOSE", "there are no cursors: SELECT ... LIMIT, or COPY (SELECT ...) TO STDOUT"),
     ("PREPARE EXECUTE", "drivers prepare statements by the protocol, which is supported"),
