@@ -383,12 +383,12 @@ impl Users {
         Ok(users.iter().map(line).collect())
     }
 
-    /// Adds a user to a file, or gives one another password and right, who keeps the grants; the file is made if it is
-    /// not there.
+    /// Adds a user to a file, or gives one another password, and returns the user's right: `right`, or else the right
+    /// that the user has, `call` for a new one. Grants stay. The file is made if it is not there.
     ///
     /// # Errors
     /// The name or the password cannot be one, or the file cannot be read or written.
-    pub fn set(path: &Path, name: &str, right: Right, password: &str) -> Result<(), UsersError> {
+    pub fn set(path: &Path, name: &str, right: Option<Right>, password: &str) -> Result<Right, UsersError> {
         let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
         if name.is_empty() || name.len() > LONGEST_NAME || name.starts_with('#') || !name.chars().all(is_plain) {
             let rule = format!("1 to {LONGEST_NAME} bytes without blanks, and no '#' first");
@@ -401,9 +401,16 @@ impl Users {
                  one has {characters}; openssl rand -base64 18 makes a good one"
             )));
         }
-        Self::change(path, name, Some(&format!("{name} {right} {}", verifier(password)?)))?;
+        let verifier = verifier(password)?;
+        let mut chosen = Right::Call;
+        let line = |old: Option<&str>| {
+            chosen = right.or_else(|| old?.parse().ok()).unwrap_or(Right::Call);
+            Some(format!("{name} {chosen} {verifier}"))
+        };
+        Self::change(path, name, line)?;
         // At once, so that a server that may only read the folder has it.
-        mask(path, &[]).map(drop)
+        mask(path, &[])?;
+        Ok(chosen)
     }
 
     /// Takes a user out of a file; whether there was one.
@@ -411,20 +418,25 @@ impl Users {
     /// # Errors
     /// The file cannot be read or written.
     pub fn remove(path: &Path, name: &str) -> Result<bool, UsersError> {
-        Self::change(path, name, None)
+        Self::change(path, name, |_| None)
     }
 
-    /// Puts a line in the place of a user's, with the grants of before, or none; whether there was one.
-    fn change(path: &Path, name: &str, with: Option<&str>) -> Result<bool, UsersError> {
+    /// Replaces the line of a user by what `with` makes of the right in it, and by the same grants, or removes it;
+    /// whether there was one.
+    fn change(path: &Path, name: &str, with: impl FnOnce(Option<&str>) -> Option<String>) -> Result<bool, UsersError> {
         let io = |error| UsersError::Io { path: path.display().to_string(), error };
         let (_lock, before) = match lock(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && with.is_some() => (None, String::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (None, String::new()),
             locked => (Some(locked.map_err(io)?), read(path)?),
         };
         let is_own = |line: &&str| line.split_whitespace().next() == Some(name);
         let (own, mut lines): (Vec<&str>, Vec<&str>) = before.lines().partition(is_own);
         let grants: Vec<&str> = own.iter().flat_map(|line| line.split_whitespace().skip(OWN_WORDS)).collect();
-        let line = with.map(|with| [&[with], &grants[..]].concat().join(" "));
+        let old = own.first().and_then(|line| line.split_whitespace().nth(1));
+        let line = with(old).map(|with| [&[&with[..]], &grants[..]].concat().join(" "));
+        if own.is_empty() && line.is_none() {
+            return Ok(false);
+        }
         lines.extend(line.as_deref());
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         replace(path, &text).map_err(io)?;

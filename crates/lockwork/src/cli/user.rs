@@ -16,8 +16,9 @@ pub(super) struct Arguments {
     name: Option<String>,
     /// What the user may do: none, only what GRANT allows; call, CALL of all procedures; write, also SELECT, INSERT,
     /// UPDATE, DELETE and COPY of all tables; define, also CREATE, GRANT and REVOKE
-    #[arg(long, default_value = "call", requires = "name")]
-    right: String,
+    /// [default: what the user has; call for a new one]
+    #[arg(long, requires = "name")]
+    right: Option<String>,
     /// Remove the user; otherwise the password is asked for, or read from a line of standard input
     #[arg(long, conflicts_with = "right", requires = "name")]
     remove: bool,
@@ -34,9 +35,8 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
             false => Err(Failure::usage(format!("{} has no user '{name}'", file.display()))),
         };
     }
-    let right: Right = right.parse().map_err(Failure::usage)?;
-    Users::set(file, name, right, &password(name)?).map_err(Failure::usage)?;
-    match right {
+    let right = right.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
+    match Users::set(file, name, right, &password(name)?).map_err(Failure::usage)? {
         Right::Nothing => print(&format!("{name} may do what GRANT allows\n")),
         right => print(&format!("{name} may {right}\n")),
     }

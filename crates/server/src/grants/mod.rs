@@ -272,7 +272,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         for (name, right) in [("ann", Right::Write), ("bob", Right::Nothing), ("Eve", Right::Call)] {
-            Users::set(&path, name, right, "secret secret").unwrap();
+            Users::set(&path, name, Some(right), "secret secret").unwrap();
         }
         let before = format!("# who\n\n{}", fs::read_to_string(&path).unwrap());
         fs::write(&path, &before).unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(again.grants("bob"), users.grants("bob"));
         users.grant(&change("REVOKE EXECUTE ON PROCEDURE p, nothing FROM bob")).unwrap();
         assert_eq!(users.logins().unwrap(), stamps);
-        Users::set(&path, "bob", Right::Call, "another secret").unwrap();
+        Users::set(&path, "bob", Some(Right::Call), "another secret").unwrap();
         assert_ne!(users.logins().unwrap(), stamps);
         assert_eq!(grants("bob"), "EXECUTE ON PROCEDURE q; SELECT ON TABLE \"T 1%\"");
         assert_eq!(
@@ -326,7 +326,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
         for at in 0..4 {
-            Users::set(&path, &format!("u{at}"), Right::Nothing, "secret secret").unwrap();
+            Users::set(&path, &format!("u{at}"), Some(Right::Nothing), "secret secret").unwrap();
         }
         std::thread::scope(|scope| {
             for at in 0..4 {
