@@ -148,9 +148,9 @@ fn nearly_valid(source: &mut Source<'_>) -> Procedure {
 fn check(procedure: &Procedure, batch: &Batch, prepare: &dyn Fn(Box<dyn Engine>) -> Box<dyn Engine>) {
     valid::check_bounds(prepare, batch);
     let graph = Options { threads: 1, plan: ConflictPlan::Graph, ..Options::default() };
-    for &kind in EngineKind::CPU.iter().filter(|&&kind| kind != EngineKind::Serial) {
+    for &kind in EngineKind::CPU.iter().filter(|&&kind| kind != EngineKind::SERIAL) {
         let make = |kind| prepare(create(kind, graph).expect("possible options"));
-        let (mut oracle, mut engine) = (make(EngineKind::Serial), make(kind));
+        let (mut oracle, mut engine) = (make(EngineKind::SERIAL), make(kind));
         let mut calls = Batch::new(batch.stride() as u32, CALLS).expect("a few blocks");
         for block in batch.blocks() {
             calls.push(0).expect("there is room").bytes()[32..].copy_from_slice(&block.bytes()[32..]);

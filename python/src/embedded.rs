@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use lockwork_database::sql::{Kind, Statement, Value, statements};
 use lockwork_database::{
-    Caller, Columns, Error, Lockwork, OpenOptions, Options, Prepared, Procedure, RequestId, SqlAnswer, sequencer,
+    Caller, Columns, EngineKind, Error, Lockwork, OpenOptions, Options, Prepared, Procedure, RequestId, SqlAnswer,
+    sequencer,
 };
 use pyo3::prelude::*;
 use tokio::sync::oneshot;
@@ -67,7 +68,7 @@ impl Embedded {
         (request_window, request_memory): (f64, u64),
     ) -> PyResult<Self> {
         let option = |error: &dyn std::fmt::Display| Failure::value("22023", error.to_string());
-        let engine = engine.parse().map_err(|error| option(&error))?;
+        let engine = EngineKind::find(engine, EngineKind::CPU).map_err(|error| option(&error))?;
         let durability = durability.parse().map_err(|error| option(&error))?;
         let threads = workers.unwrap_or(Options::default().threads);
         let options = OpenOptions {

@@ -34,7 +34,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
-            engine: EngineKind::Deterministic,
+            engine: EngineKind::DETERMINISTIC,
             engine_options: Options::default(),
             sequencer: sequencer::Options::default(),
         }

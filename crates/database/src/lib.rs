@@ -19,7 +19,6 @@ mod cache;
 mod calls;
 mod columns;
 mod durable;
-pub mod engines;
 mod loading;
 mod node;
 mod prepared;
@@ -31,7 +30,8 @@ use std::path::Path;
 
 use lockwork_engine::Engine;
 pub use lockwork_engine::EngineError;
-pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Tally};
+use lockwork_engine::create;
+pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Settings, Tally};
 /// Engines that have a part of every table ([`Node::join_divided`]).
 pub use lockwork_netengine::divided;
 use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
@@ -263,7 +263,7 @@ impl Lockwork {
     /// # Errors
     /// Options that are not possible, or no threads.
     pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
-        let store = Store::Memory(engines::create(kind, options)?);
+        let store = Store::Memory(create(kind, options)?);
         Ok(Self::empty(store))
     }
 
@@ -295,7 +295,7 @@ impl Lockwork {
         options: &OpenOptions,
         mut progress: impl FnMut(Progress),
     ) -> Result<(Self, RecoveryReport), Error> {
-        let engine = engines::create(options.engine, options.engine_options)?;
+        let engine = create(options.engine, options.engine_options.clone())?;
         let io = std::sync::Arc::new(Disk::new());
         let (sequencer, report) =
             Sequencer::open(io, folder.as_ref(), options.sequencer.clone(), engine, &mut progress)?;
@@ -311,7 +311,7 @@ impl Lockwork {
     /// # Errors
     /// Options that are not possible.
     pub fn open_volatile(options: &OpenOptions) -> Result<Self, Error> {
-        let engine = engines::create(options.engine, options.engine_options)?;
+        let engine = create(options.engine, options.engine_options.clone())?;
         let sequencer = sequencer::Options { durability: sequencer::Durability::None, ..options.sequencer.clone() };
         let (sequencer, _) =
             Sequencer::open(std::sync::Arc::new(Nowhere::new()), Path::new("/"), sequencer, engine, &mut |_| {})?;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use lockwork_engine::registry::Registered;
-use lockwork_engine::{Engine, EngineError};
+use lockwork_engine::{Engine, EngineError, create};
 use lockwork_netengine::divided::{DividedEngine, DividedOptions, Others};
 use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
@@ -17,7 +17,7 @@ use lockwork_storage::Digest;
 
 use crate::cache::digest;
 use crate::statements::Known;
-use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, Store, durable, engines};
+use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, Store, durable};
 
 /// A node of a cluster that follows: it runs what the leader has run. When it leads itself, it is a database for calls
 /// ([`Self::lead`]).
@@ -36,7 +36,7 @@ impl Node {
         node: NodeOptions,
         mut progress: impl FnMut(Progress),
     ) -> Result<(Self, RecoveryReport), Error> {
-        let engine = engines::create(options.engine, options.engine_options)?;
+        let engine = create(options.engine, options.engine_options.clone())?;
         let (io, sequencer) = (Arc::new(Disk::new()), options.sequencer.clone());
         let joined = Sequencer::join(journal, io, folder.as_ref(), sequencer, node, engine, &mut progress);
         let (sequencer, report) = joined?;

@@ -196,7 +196,7 @@ pub fn check_prepared(
     ordered: bool,
     seed: u64,
 ) -> Box<dyn Engine> {
-    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), ordered);
+    let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), ordered);
     let mut random = Random(seed);
     let sizes = [1, 3, 70, 500, 2_000, 65, 700];
     // All batches are submitted before the first is completed, so submitting overlaps with running.
@@ -223,7 +223,7 @@ pub fn check_prepared(
 /// At the first difference; `what` is in the text.
 pub fn check_replaced(what: &str, make: Make<'_>) {
     let mut engine = prepared(make, false);
-    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), false);
     let names = ["look", "deposit", "transfer"];
     let mut random = Random(1);
     let mut calls = |engine: &mut dyn Engine, oracle: &mut dyn Engine| {

@@ -9,8 +9,8 @@
 //! batch. An aborted or failed transaction leaves no effect in the database and zeros in its results, unless its abort
 //! handler wrote them.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::str::FromStr;
 
 use lockwork_memory::{OutOfMemory, Pages};
@@ -20,16 +20,9 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_procedure::verify::VerifyError;
 use lockwork_storage::{Database, Digest, StorageError};
 
-use crate::deterministic::Deterministic;
-use crate::deterministic_queue::DeterministicQueue;
-use crate::host_engine::HostEngine;
-use crate::optimistic::Optimistic;
 use crate::registry::Registered;
-use crate::serial::Serial;
 use crate::tally::Tally;
-use crate::timestamp::Timestamp;
 use crate::together::Together;
-use crate::two_phase::TwoPhase;
 
 /// How transactions of one worker overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -70,7 +63,7 @@ pub enum ConflictPlan {
 }
 
 /// How an engine is to work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Worker threads, at least 1; worker processes of engines that have some. `deterministic-queue` uses the first of
     /// several as its scheduler.
@@ -88,10 +81,8 @@ pub struct Options {
     pub max_retries: u32,
     /// Pages for tables.
     pub pages: Pages,
-    /// The lock service of `network-two-phase`; `None`: it has one of its own.
-    pub lockd: Option<SocketAddr>,
-    /// The OpenCL device, as `lockwork doctor` numbers them; `None` takes the first GPU, else accelerator, else CPU.
-    pub device: Option<u16>,
+    /// What single engines have beside these options.
+    pub settings: Settings,
 }
 
 impl Default for Options {
@@ -104,8 +95,7 @@ impl Default for Options {
             plan: ConflictPlan::Measured,
             max_retries: 1_000_000,
             pages: Pages::Huge,
-            lockd: None,
-            device: None,
+            settings: Settings::default(),
         }
     }
 }
@@ -165,8 +155,13 @@ pub enum EngineError {
     #[error("a window of {0} accesses is not possible; use 1 to {MAX_WINDOW}")]
     Window(usize),
     /// The name of no engine.
-    #[error("no engine is called '{0}'; there are {names}", names = EngineKind::names())]
-    UnknownEngine(String),
+    #[error("no engine is called '{name}'; there are {offered}")]
+    UnknownEngine {
+        /// The name.
+        name: String,
+        /// The names of the engines that the program offers.
+        offered: String,
+    },
     /// The engine's back end is not on this machine; the text says what is missing and how to get it.
     #[error("{0}")]
     BackEndAbsent(String),
@@ -306,6 +301,16 @@ pub trait Engine: Send {
     /// [`Refused`] gives the batch back.
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>>;
 
+    /// Whether it runs on a device or in other processes, to which it copies the tables.
+    fn runs_on_device(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Self::together`] runs several calls as one transaction.
+    fn runs_together(&self) -> bool {
+        false
+    }
+
     /// Whether [`Self::submit_in_order`] runs batches in the order of their blocks. If it does not, whoever replays
     /// calls does so on another engine and loads the rows.
     fn runs_in_order(&self) -> bool {
@@ -373,120 +378,129 @@ pub trait Engine: Send {
     }
 }
 
-/// The engines there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum EngineKind {
-    /// One transaction after the other.
-    Serial,
-    /// Strict two-phase locking.
-    TwoPhase,
-    /// Validation at commit (Silo).
-    Optimistic,
-    /// Timestamp ordering on partitions, which exchange messages (BionicDB).
-    Timestamp,
-    /// Ordered lock queues, one scheduler.
-    DeterministicQueue,
-    /// Planned batches.
-    Deterministic,
-    /// Planned batches on an OpenCL device.
-    OpenclDeterministic,
-    /// Two-phase locking by the work-items of an OpenCL device.
-    OpenclTwoPhase,
-    /// Timestamp ordering by the transaction processor, on a card or simulated (BionicDB).
-    Fpga,
-    /// Two-phase locking over the network lock service, on several processes (FissLock).
-    NetworkTwoPhase,
-    /// Planned order, told to several processes (Calvin).
-    NetworkDeterministic,
+/// An engine that can be made. The crate of each engine has a constant of this type; a program lists those that it
+/// offers.
+#[derive(Clone, Copy)]
+pub struct EngineKind(&'static Constructor);
+
+/// How an engine is made.
+pub struct Constructor {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Whether it runs on a device or in other processes, to which it copies the tables.
+    pub on_device: bool,
+    /// Its own settings, beside [`Options`]: names, and what they mean.
+    pub settings: &'static [(&'static str, &'static str)],
+    /// Makes an engine over an empty database.
+    pub create: fn(Options) -> Result<Box<dyn Engine>, EngineError>,
 }
 
 impl EngineKind {
-    /// All engines, as they are declared: those that copy tables elsewhere come last.
-    pub const ALL: &[Self] = &[
-        Self::Serial,
-        Self::TwoPhase,
-        Self::Optimistic,
-        Self::Timestamp,
-        Self::DeterministicQueue,
-        Self::Deterministic,
-        Self::OpenclDeterministic,
-        Self::OpenclTwoPhase,
-        Self::Fpga,
-        Self::NetworkTwoPhase,
-        Self::NetworkDeterministic,
-    ];
-    /// Those that run on the threads of this process and are always there.
-    pub const CPU: &[Self] = Self::ALL.split_at(Self::OpenclDeterministic as usize).0;
+    /// The engine that `constructor` makes.
+    #[must_use]
+    pub const fn new(constructor: &'static Constructor) -> Self {
+        Self(constructor)
+    }
 
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Serial => "serial",
-            Self::TwoPhase => "two-phase",
-            Self::Optimistic => "optimistic",
-            Self::Timestamp => "timestamp",
-            Self::DeterministicQueue => "deterministic-queue",
-            Self::Deterministic => "deterministic",
-            Self::OpenclDeterministic => "opencl-deterministic",
-            Self::OpenclTwoPhase => "opencl-two-phase",
-            Self::Fpga => "fpga",
-            Self::NetworkTwoPhase => "network-two-phase",
-            Self::NetworkDeterministic => "network-deterministic",
-        }
+        self.0.name
     }
 
-    /// Whether it runs on a device or in other processes, where tables are copied to.
+    /// Whether it runs on a device or in other processes, to which it copies the tables.
     #[must_use]
     pub const fn runs_on_device(self) -> bool {
-        self as u8 >= Self::OpenclDeterministic as u8
+        self.0.on_device
     }
 
-    /// All names, for an error that says what would be right.
+    /// Its own settings: names, and what they mean.
     #[must_use]
-    pub fn names() -> String {
-        Self::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
+    pub const fn settings(self) -> &'static [(&'static str, &'static str)] {
+        self.0.settings
+    }
+
+    /// Finds an engine by its name.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownEngine`] lists the names in `offered`.
+    pub fn find(name: &str, offered: &[Self]) -> Result<Self, EngineError> {
+        let found = offered.iter().find(|kind| kind.name() == name);
+        found.copied().ok_or_else(|| EngineError::UnknownEngine {
+            name: name.to_string(),
+            offered: offered.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 }
 
-impl fmt::Display for EngineKind {
+impl fmt::Debug for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for EngineKind {
-    type Err = EngineError;
-
-    fn from_str(text: &str) -> Result<Self, EngineError> {
-        let found = Self::ALL.iter().find(|kind| kind.name() == text);
-        found.copied().ok_or_else(|| EngineError::UnknownEngine(text.to_string()))
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
-/// Creates a CPU engine over an empty database; the crates of other back ends create theirs.
+impl PartialEq for EngineKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for EngineKind {}
+
+/// Settings of single engines, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    /// Adds a setting, or replaces its value.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.0.insert(name.into(), value.into());
+    }
+
+    /// Returns the value of a setting, if there is one.
+    ///
+    /// # Errors
+    /// [`EngineError::Setting`] when it cannot be read as a `T`; `wanted` says what would be right.
+    pub fn get<T: FromStr>(&self, name: &str, wanted: &str) -> Result<Option<T>, EngineError> {
+        let refused = |value: &String| EngineError::Setting(format!("{name}={value} is not possible: {wanted}"));
+        self.0.get(name).map(|value| value.parse().map_err(|_| refused(value))).transpose()
+    }
+
+    /// The settings of one engine among these.
+    #[must_use]
+    pub fn of(&self, kind: EngineKind) -> Self {
+        let own = |name: &String| kind.settings().iter().any(|(known, _)| known == name);
+        Self(self.0.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    /// Checks that each setting is one of an engine in `kinds`.
+    ///
+    /// # Errors
+    /// [`EngineError::Setting`] names one that is not, and those that there are.
+    pub fn check(&self, kinds: &[EngineKind]) -> Result<(), EngineError> {
+        let known = || kinds.iter().flat_map(|kind| kind.settings().iter().map(move |(name, _)| (kind.name(), *name)));
+        let Some(name) = self.0.keys().find(|name| !known().any(|(_, known)| known == *name)) else { return Ok(()) };
+        let all: Vec<String> = known().map(|(engine, name)| format!("{name} of {engine}")).collect();
+        let all = if all.is_empty() { "they have none".into() } else { format!("there are {}", all.join(", ")) };
+        Err(EngineError::Setting(format!("no engine that is used has a setting '{name}'; {all}")))
+    }
+}
+
+/// Creates an engine over an empty database.
 ///
 /// # Errors
-/// [`EngineError::Threads`], [`EngineError::Window`], or threads that cannot be started;
-/// [`EngineError::BackEndAbsent`] for a kind that is not in [`EngineKind::CPU`].
+/// [`EngineError::Threads`] and [`EngineError::Window`]; [`EngineError::Setting`] for a setting that is not the
+/// engine's; threads or processes that cannot be started, and [`EngineError::BackEndAbsent`].
 pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
     check(&options)?;
-    Ok(match kind {
-        EngineKind::Serial => Box::new(HostEngine::new(Serial::default(), Options { threads: 1, ..options })?),
-        EngineKind::TwoPhase => Box::new(HostEngine::new(TwoPhase::new(options), options)?),
-        EngineKind::Optimistic => Box::new(HostEngine::new(Optimistic::new(options), options)?),
-        EngineKind::Timestamp => Box::new(HostEngine::new(Timestamp::new(options), options)?),
-        EngineKind::DeterministicQueue => Box::new(HostEngine::new(DeterministicQueue::new(options), options)?),
-        EngineKind::Deterministic => Box::new(HostEngine::new(Deterministic::new(options), options)?),
-        EngineKind::OpenclDeterministic
-        | EngineKind::OpenclTwoPhase
-        | EngineKind::Fpga
-        | EngineKind::NetworkTwoPhase
-        | EngineKind::NetworkDeterministic => {
-            return Err(EngineError::BackEndAbsent(format!("'{kind}' is not an engine of the CPU")));
-        }
-    })
+    options.settings.check(&[kind])?;
+    (kind.0.create)(options)
 }
 
 /// Refuses options that no engine could work with.
@@ -501,14 +515,4 @@ pub fn check(options: &Options) -> Result<(), EngineError> {
         return Err(EngineError::Window(options.window));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn engines_of_the_cpu_are_those_that_run_on_no_device() {
-        assert!(EngineKind::ALL.iter().filter(|kind| !kind.runs_on_device()).eq(EngineKind::CPU));
-    }
 }

@@ -79,7 +79,8 @@ impl<S: Scheme> HostEngine<S> {
     /// Starts the threads of an engine over an empty database.
     pub(crate) fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
         let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
-        let state = Arc::new(Mutex::new(State { core, scheme, in_order: None, together: Effects::default(), options }));
+        let state = State { core, scheme, in_order: None, together: Effects::default(), options: options.clone() };
+        let state = Arc::new(Mutex::new(state));
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
         let team = Team::new(options.threads).map_err(failed)?;
         let (to_leader, batches) = channel();
@@ -136,7 +137,7 @@ fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
 fn run<S: Scheme>(state: &mut State<S>, team: &Team, mut batch: Batch, in_order: bool) -> Completed {
     let start = Instant::now();
     let mut report = if in_order && S::ORDER == SerialOrder::Stamp {
-        let scheme = state.in_order.get_or_insert_with(|| Deterministic::new(state.options));
+        let scheme = state.in_order.get_or_insert_with(|| Deterministic::new(state.options.clone()));
         scheme.run(&state.core, team, &mut batch)
     } else {
         state.scheme.run(&state.core, team, &mut batch)
@@ -193,6 +194,10 @@ impl<S: Scheme> Engine for HostEngine<S> {
 
     fn submit(&mut self, batch: Batch) -> Result<(), Box<Refused>> {
         self.hand_over(batch, false)
+    }
+
+    fn runs_together(&self) -> bool {
+        true
     }
 
     fn runs_in_order(&self) -> bool {

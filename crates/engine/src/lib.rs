@@ -31,6 +31,7 @@ mod ghosts;
 mod host_engine;
 mod interleaved;
 mod key_images;
+mod kinds;
 mod lines;
 pub mod optimistic;
 pub mod random_procedures;
@@ -47,8 +48,8 @@ pub mod two_phase;
 
 pub use conflicts::{Cause, Conflicts};
 pub use contract::{
-    BatchReport, Completed, ConflictPlan, DeviceTimes, Engine, EngineError, EngineKind, Interleave, LockPolicy,
-    Options, Refused, SerialOrder, create,
+    BatchReport, Completed, ConflictPlan, Constructor, DeviceTimes, Engine, EngineError, EngineKind, Interleave,
+    LockPolicy, Options, Refused, SerialOrder, Settings, create,
 };
 pub use divided::{Calls, Divided, Gathered, Images, Interrupt, Loaded, Place};
 pub use reading::read;

@@ -450,7 +450,7 @@ pub fn procedures(seeds: Range<u64>) -> Vec<Procedure> {
 pub fn check(what: &str, make: Make<'_>, seeds: Range<u64>) -> Tally {
     let procedures = procedures(seeds.clone());
     let mut engine = prepared(make().unwrap(), &procedures);
-    let mut oracle = prepared(create(EngineKind::Serial, Options::default()).unwrap(), &procedures);
+    let mut oracle = prepared(create(EngineKind::SERIAL, Options::default()).unwrap(), &procedures);
     let stride = (0..procedures.len() as u32).map(|id| engine.procedure(id).unwrap().block_bytes).max().unwrap();
     let mut random = Random(seeds.start);
     let mut total = Tally::default();
@@ -476,7 +476,7 @@ pub fn check(what: &str, make: Make<'_>, seeds: Range<u64>) -> Tally {
 pub fn check_bounds(prepare: &dyn Fn(Box<dyn Engine>) -> Box<dyn Engine>, calls: &Batch) {
     let engine = |pages| {
         let options = Options { threads: 1, pages, ..Options::default() };
-        prepare(create(EngineKind::Serial, options).unwrap())
+        prepare(create(EngineKind::SERIAL, options).unwrap())
     };
     let (mut guarded, mut plain) = (engine(Pages::Guarded), engine(Pages::Plain));
     for (number, block) in calls.blocks().enumerate() {

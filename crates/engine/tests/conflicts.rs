@@ -9,7 +9,7 @@ use lockwork_engine::{Cause, EngineKind, Interleave, Options};
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::schema::ColumnType;
 
-const KINDS: [EngineKind; 2] = [EngineKind::Optimistic, EngineKind::Timestamp];
+const KINDS: [EngineKind; 2] = [EngineKind::OPTIMISTIC, EngineKind::TIMESTAMP];
 
 /// Every kind, with so many threads, interleaved in every way.
 fn kinds(threads: &[usize]) -> impl Iterator<Item = (EngineKind, Options)> {
@@ -31,7 +31,7 @@ const CROSS: &str = "procedure cross\ntable t\nparam id: i64\nparam other: i64\n
 #[test]
 fn a_storm_of_all_on_one_row_passes() {
     for (kind, options) in kinds(&[1, 3, 8]) {
-        let mut engines = engines(kind, options, &simple(), &pairs(0..3), &[ADD]);
+        let mut engines = engines(kind, options.clone(), &simple(), &pairs(0..3), &[ADD]);
         let arguments = (0..30_000).map(|_| [1_i64.to_le_bytes(), 1_i64.to_le_bytes()].concat());
         let batch = calls(&*engines[0], "add", arguments);
         let (batch, tally) = run(&mut engines, batch);
@@ -44,7 +44,7 @@ fn a_storm_of_all_on_one_row_passes() {
 #[test]
 fn a_storm_of_those_that_read_what_others_write_passes() {
     for (kind, options) in kinds(&[2, 3, 8]) {
-        let mut engines = engines(kind, options, &simple(), &pairs(0..3), &[CROSS]);
+        let mut engines = engines(kind, options.clone(), &simple(), &pairs(0..3), &[CROSS]);
         let arguments =
             (0..6_000_i64).map(|number| [(number % 3).to_le_bytes(), ((number + 1) % 3).to_le_bytes()].concat());
         let batch = calls(&*engines[0], "cross", arguments);
@@ -56,8 +56,8 @@ fn a_storm_of_those_that_read_what_others_write_passes() {
 #[test]
 fn who_may_not_begin_again_fails_and_leaves_nothing() {
     for (kind, options) in kinds(&[3]) {
-        let options = Options { max_retries: 0, ..options };
-        let mut engines = engines(kind, options, &simple(), &pairs(0..3), &[CROSS]);
+        let options = Options { max_retries: 0, ..options.clone() };
+        let mut engines = engines(kind, options.clone(), &simple(), &pairs(0..3), &[CROSS]);
         let mut conflicts = 0;
         for _ in 0..20 {
             let arguments =
@@ -66,9 +66,9 @@ fn who_may_not_begin_again_fails_and_leaves_nothing() {
             let (batch, tally) = run(&mut engines, batch);
             let failed = tally.failed.get(&abort::TOO_MANY_RETRIES).copied().unwrap_or(0);
             assert_eq!((tally.committed + failed, tally.conflicts.total()), (5_000, failed), "{tally:?}");
-            let fits = |cause| match kind {
-                EngineKind::Optimistic => cause == Cause::RowChanged,
-                _ => matches!(cause, Cause::LateRead | Cause::LateWrite),
+            let fits = |cause| match kind == EngineKind::OPTIMISTIC {
+                true => cause == Cause::RowChanged,
+                false => matches!(cause, Cause::LateRead | Cause::LateWrite),
             };
             assert!(tally.conflicts.by_cause().all(|(cause, _)| fits(cause)), "{kind}: {tally:?}");
             for block in batch.blocks().filter(|block| block.status() == Some(Status::Failed)) {
@@ -91,7 +91,7 @@ fn no_scan_misses_a_key_that_comes() {
     for (kind, options) in kinds(&[2, 3, 8]) {
         for seed in 0..2 {
             let at_both_ends: Vec<Vec<u8>> = pairs(0..50).into_iter().chain(pairs(3_950..4_000)).collect();
-            let mut engines = engines(kind, options, &simple(), &at_both_ends, &[grow]);
+            let mut engines = engines(kind, options.clone(), &simple(), &at_both_ends, &[grow]);
             let mut random = Random(seed);
             for _ in 0..2 {
                 let mut argument = || (random.below(4_000) as i64).to_le_bytes();
@@ -135,10 +135,10 @@ fn a_transaction_sees_what_it_did_itself() {
     let sources: Vec<String> =
         bodies.iter().enumerate().map(|(number, body)| format!("procedure p{number}\n{head}{body}")).collect();
     let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
-    let kinds = EngineKind::CPU.iter().filter(|kind| **kind != EngineKind::Serial);
+    let kinds = EngineKind::CPU.iter().filter(|kind| **kind != EngineKind::SERIAL);
     let ways = || every_way(1).chain(every_way(3));
     for (&kind, options) in kinds.flat_map(|kind| ways().map(move |options| (kind, options))) {
-        let mut engines = engines(kind, options, &simple(), &pairs(0..4), &sources);
+        let mut engines = engines(kind, options.clone(), &simple(), &pairs(0..4), &sources);
         let mut random = Random(9);
         for _ in 0..12 {
             for number in 0..sources.len() {
@@ -204,7 +204,7 @@ fn rows_of_every_shape_come_and_go_whole() {
                storer r2, r1[t.last]\ntaken:\ncommit";
         let images: Vec<Vec<u8>> = (0..3).map(image).collect();
         for (kind, options) in kinds(&[3]) {
-            let mut engines = engines(kind, options, &schema, &images, &[&paint, &look, &peek, &renew]);
+            let mut engines = engines(kind, options.clone(), &schema, &images, &[&paint, &look, &peek, &renew]);
             let peek = engines[0].procedure(engines[0].procedure_id("peek").unwrap()).unwrap();
             assert!(peek.recipe().is_some_and(|recipe| recipe.is_complete()), "it goes the long way");
             let mut random = Random(4);

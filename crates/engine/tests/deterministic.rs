@@ -58,7 +58,7 @@ const PROCEDURES: &[&str] = &[
 
 /// An engine with `rows` places and signs; sign n says n + 1, place n has no items.
 fn prepared(kind: EngineKind, options: Options, rows: i64) -> Box<dyn Engine> {
-    let mut engine = create(kind, options).unwrap();
+    let mut engine = create(kind, options.clone()).unwrap();
     let int = ColumnType::I64;
     let schemas = [
         TableSchema::new("places", &[("id", int), ("value", int), ("count", int)], 1, false).unwrap(),
@@ -114,8 +114,8 @@ fn variants() -> Vec<Options> {
 fn check(rows: i64, batches: &[Vec<(&str, i64, i64)>]) -> u64 {
     let mut conflicts = 0;
     for options in variants() {
-        let mut engine = prepared(EngineKind::Deterministic, options, rows);
-        let mut oracle = prepared(EngineKind::Serial, Options::default(), rows);
+        let mut engine = prepared(EngineKind::DETERMINISTIC, options.clone(), rows);
+        let mut oracle = prepared(EngineKind::SERIAL, Options::default(), rows);
         for (number, calls) in batches.iter().enumerate() {
             engine.submit(batch(&*engine, calls)).unwrap();
             let completed = engine.complete().unwrap().unwrap();
@@ -210,7 +210,7 @@ fn a_dependent_scan_is_found_again_when_its_range_has_changed() {
 
 #[test]
 fn what_a_cover_says_is_enough() {
-    let engine = prepared(EngineKind::Deterministic, Options::default(), 10);
+    let engine = prepared(EngineKind::DETERMINISTIC, Options::default(), 10);
     let covered = |name: &str| {
         let registered = engine.procedure(engine.procedure_id(name).unwrap()).unwrap();
         assert!(registered.traits.dependent, "{name}");
@@ -248,7 +248,7 @@ fn random_batches_are_equivalent_to_batch_order_under_every_plan() {
 
 #[test]
 fn calls_that_commit_are_most_of_a_random_batch() {
-    let mut engine = prepared(EngineKind::Serial, Options::default(), 300);
+    let mut engine = prepared(EngineKind::SERIAL, Options::default(), 300);
     let calls: Vec<_> =
         (0..500).map(|number| (["follow", "append", "take"][number % 3], number as i64 % 40, 0)).collect();
     engine.submit(batch(&*engine, &calls)).unwrap();

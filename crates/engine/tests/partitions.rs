@@ -10,7 +10,7 @@ use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
-const KIND: EngineKind = EngineKind::Timestamp;
+const KIND: EngineKind = EngineKind::TIMESTAMP;
 
 fn ways() -> impl Iterator<Item = Options> {
     [1, 2, 3, 8].into_iter().flat_map(every_way)
@@ -51,7 +51,7 @@ fn money_moves_between_partitions_and_none_is_lost_on_the_way() {
     let all = "procedure all\ntable t\nparam id: i64\nresult sum: i64\nresult found: i64[12]\nscratch first: i64
         mov r1, 0\nstore r1, [first]\nscan c0, t.value, [first], [found], 12\nret r1, c0\nstore r1, [sum]\ncommit";
     for options in ways() {
-        let mut engines = engines(KIND, options, &simple(), &pairs(0..12), &[transfer, rash, sum, all]);
+        let mut engines = engines(KIND, options.clone(), &simple(), &pairs(0..12), &[transfer, rash, sum, all]);
         let sums: Vec<u32> = ["sum", "all"].map(|name| engines[0].procedure_id(name).unwrap()).into();
         let mut random = Random(options.threads as u64);
         for _ in 0..4 {
@@ -91,7 +91,7 @@ fn scans_through_partitions_see_no_phantoms() {
     for by in ["a", "b"] {
         let schema = TableSchema::new("t", &columns, 2, true).unwrap().partition_by_hash(by).unwrap();
         for options in ways() {
-            let mut engines = engines(KIND, options, &schema, &images, &[come, go, range, copy]);
+            let mut engines = engines(KIND, options.clone(), &schema, &images, &[come, go, range, copy]);
             let mut random = Random(options.window as u64);
             for _ in 0..3 {
                 let names = ["come", "go", "range", "range", "copy"];
@@ -135,7 +135,7 @@ fn a_transaction_comes_back_to_a_row_in_every_order() {
     let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
     let names: Vec<&str> = sources.iter().map(|source| source[10..].lines().next().unwrap()).collect();
     for options in ways() {
-        let mut engines = engines(KIND, options, &simple(), &pairs(0..4), &sources);
+        let mut engines = engines(KIND, options.clone(), &simple(), &pairs(0..4), &sources);
         let mut random = Random(3);
         for _ in 0..2 {
             let batch = mixed(&engines, &mut random, &names, &[6, 6], 1_000);
@@ -168,7 +168,7 @@ fn texts_and_replicated_rows_are_found_from_everywhere() {
         none:\nret r6, c3\nremove c4, names, [a]\nret c4\ncommit";
     for options in ways() {
         let tables = [(names.clone(), (0..5).map(name_image).collect()), (rates.clone(), pairs(0..3))];
-        let mut engines = engines_with(KIND, options, &tables, &[pay]);
+        let mut engines = engines_with(KIND, options.clone(), &tables, &[pay]);
         let mut random = Random(8);
         let registered = engines[0].procedure(0).unwrap();
         let at: Vec<usize> =
@@ -205,7 +205,7 @@ fn a_loop_beside_a_slow_access_keeps_what_that_needs() {
     let rows = |a: i64, b: i64| [a, b * 7, a + b].map(i64::to_le_bytes).concat();
     let images: Vec<Vec<u8>> = (0..9).flat_map(|a| (0..3).map(move |b| rows(a, b))).collect();
     for options in ways() {
-        let mut engines = engines(KIND, options, &schema, &images, &[beside]);
+        let mut engines = engines(KIND, options.clone(), &schema, &images, &[beside]);
         let batch = mixed(&engines, &mut Random(2), &["beside"], &[9, 50, 9, 50], 400);
         let (_, tally) = run(&mut engines, batch);
         assert!(tally.failed.is_empty() && tally.committed > 200, "{options:?}: {tally:?}");
@@ -227,7 +227,7 @@ fn a_row_is_read_more_often_than_it_can_be_pinned() {
         [(1, &["often"][..]), (2, &["often", "look", "look", "look", "look", "look", "look", "look"])]
     {
         let options = Options { threads, max_retries: 1_000, ..Options::default() };
-        let mut engines = engines(KIND, options, &simple(), &pairs(0..4), &[often, look]);
+        let mut engines = engines(KIND, options.clone(), &simple(), &pairs(0..4), &[often, look]);
         let batch = mixed(&engines, &mut Random(5), names, &[4, 3], 70);
         let (_, tally) = run(&mut engines, batch);
         assert_eq!(tally.committed, 70, "{options:?}: {tally:?}");
@@ -243,7 +243,7 @@ fn batches_of_all_sizes_follow_each_other() {
         loadr r5, r1[t.value]\nadd r5, r5, 1\nstorer r5, r1[t.value]\ncommit";
     for (threads, window) in [(2, 1_024), (5, 64), (64, 1_024)] {
         let options = Options { threads, window, ..Options::default() };
-        let mut engines = engines(KIND, options, &simple(), &pairs(0..3_000), &[shift]);
+        let mut engines = engines(KIND, options.clone(), &simple(), &pairs(0..3_000), &[shift]);
         let mut random = Random(1);
         for size in [1, 5_000, 64, 65, 3, 2_000, 1, 200] {
             let batch = mixed(&engines, &mut random, &["shift"], &[3_000, 3_000, 3_000], size);
@@ -260,7 +260,7 @@ fn what_overflows_leaves_nothing_in_other_partitions() {
         update c1, t, [other]\nret r4, c1\nstorer r3, r4[t.value]\nmul r3, r3, 4611686018427387904
         mul r3, r3, 2\nstore r3, [sum]\ncommit";
     for options in ways() {
-        let mut engines = engines(KIND, options, &simple(), &pairs(0..6), &[grow]);
+        let mut engines = engines(KIND, options.clone(), &simple(), &pairs(0..6), &[grow]);
         let batch = mixed(&engines, &mut Random(6), &["grow"], &[7, 7, 3], 2_000);
         let (_, tally) = run(&mut engines, batch);
         assert!(tally.committed > 100 && tally.aborted.len() == 2, "{options:?}: {tally:?}");

@@ -17,7 +17,7 @@ fn check_all(kind: EngineKind, threads: &[usize]) {
             for (interleave, window) in [(Interleave::None, 1), (Interleave::Batch, 64), (dynamic, 1), (dynamic, 64)] {
                 let options = Options { threads, interleave, window, ..Options::default() };
                 let what = format!("{kind} {options:?}");
-                check(&what, &|| create(kind, options), number * 30..number * 30 + 30);
+                check(&what, &|| create(kind, options.clone()), number * 30..number * 30 + 30);
             }
         }
     }
@@ -25,21 +25,21 @@ fn check_all(kind: EngineKind, threads: &[usize]) {
 
 #[test]
 fn on_timestamp() {
-    check_all(EngineKind::Timestamp, &[1, 2, 3, 8]);
+    check_all(EngineKind::TIMESTAMP, &[1, 2, 3, 8]);
 }
 
 #[test]
 fn on_optimistic() {
-    check_all(EngineKind::Optimistic, &[1, 3]);
+    check_all(EngineKind::OPTIMISTIC, &[1, 3]);
 }
 
 #[test]
 fn on_two_phase() {
-    check_all(EngineKind::TwoPhase, &[1, 3]);
+    check_all(EngineKind::TWO_PHASE, &[1, 3]);
 }
 
 #[test]
 fn on_deterministic() {
-    check_all(EngineKind::Deterministic, &[1, 3]);
-    check_all(EngineKind::DeterministicQueue, &[3]);
+    check_all(EngineKind::DETERMINISTIC, &[1, 3]);
+    check_all(EngineKind::DETERMINISTIC_QUEUE, &[3]);
 }

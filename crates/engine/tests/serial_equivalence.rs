@@ -15,9 +15,9 @@ fn check_all(kind: EngineKind, variants: &[Options]) {
         for threads in [1, 2, 3] {
             for (number, (names, ordered)) in MIXES.iter().enumerate() {
                 for seed in 0..2 {
-                    let options = Options { threads, ..*options };
+                    let options = Options { threads, ..options.clone() };
                     let what = format!("{kind} {options:?}");
-                    check(&what, &|| create(kind, options), names, *ordered, seed * 100 + number as u64);
+                    check(&what, &|| create(kind, options.clone()), names, *ordered, seed * 100 + number as u64);
                 }
             }
         }
@@ -33,24 +33,24 @@ fn interleaving() -> Vec<Options> {
 
 #[test]
 fn serial_is_its_own_replay() {
-    check_all(EngineKind::Serial, &[Options::default()]);
+    check_all(EngineKind::SERIAL, &[Options::default()]);
 }
 
 #[test]
 fn deterministic_is_equivalent_to_batch_order() {
     let graph = |options| Options { plan: ConflictPlan::Graph, ..options };
-    check_all(EngineKind::Deterministic, &interleaving().into_iter().map(graph).collect::<Vec<_>>());
-    check_all(EngineKind::Deterministic, &[Options::default()]);
+    check_all(EngineKind::DETERMINISTIC, &interleaving().into_iter().map(graph).collect::<Vec<_>>());
+    check_all(EngineKind::DETERMINISTIC, &[Options::default()]);
 }
 
 #[test]
 fn deterministic_queue_is_equivalent_to_batch_order() {
-    check_all(EngineKind::DeterministicQueue, &[Options::default()]);
+    check_all(EngineKind::DETERMINISTIC_QUEUE, &[Options::default()]);
     // So many workers that the scheduler does most of the work.
     for (number, (names, ordered)) in MIXES.iter().enumerate() {
         let options = Options { threads: 40, ..Options::default() };
-        let kind = EngineKind::DeterministicQueue;
-        check(kind.name(), &|| create(kind, options), names, *ordered, number as u64);
+        let kind = EngineKind::DETERMINISTIC_QUEUE;
+        check(kind.name(), &|| create(kind, options.clone()), names, *ordered, number as u64);
     }
 }
 
@@ -58,23 +58,23 @@ fn deterministic_queue_is_equivalent_to_batch_order() {
 fn two_phase_is_equivalent_to_stamp_order_under_every_policy() {
     for policy in [LockPolicy::NoWait, LockPolicy::WaitDie, LockPolicy::Ordered] {
         let variants: Vec<Options> = interleaving().into_iter().map(|options| Options { policy, ..options }).collect();
-        check_all(EngineKind::TwoPhase, &variants);
+        check_all(EngineKind::TWO_PHASE, &variants);
     }
 }
 
 #[test]
 fn timestamp_is_equivalent_to_stamp_order() {
-    check_all(EngineKind::Timestamp, &interleaving());
+    check_all(EngineKind::TIMESTAMP, &interleaving());
 }
 
 #[test]
 fn optimistic_is_equivalent_to_stamp_order() {
-    check_all(EngineKind::Optimistic, &interleaving());
+    check_all(EngineKind::OPTIMISTIC, &interleaving());
 }
 
 #[test]
 fn engines_that_promise_batch_order_agree_to_the_bit() {
-    let digests: Vec<_> = [EngineKind::Serial, EngineKind::DeterministicQueue, EngineKind::Deterministic]
+    let digests: Vec<_> = [EngineKind::SERIAL, EngineKind::DETERMINISTIC_QUEUE, EngineKind::DETERMINISTIC]
         .into_iter()
         .map(|kind| {
             let mut engine = prepared(&|| create(kind, Options { threads: 2, ..Options::default() }), true);
@@ -95,14 +95,14 @@ fn a_procedure_takes_the_place_of_another_one() {
     for &kind in EngineKind::CPU {
         for threads in [1, 3] {
             let options = Options { threads, ..Options::default() };
-            check_replaced(&format!("{kind} {options:?}"), &|| create(kind, options));
+            check_replaced(&format!("{kind} {options:?}"), &|| create(kind, options.clone()));
         }
     }
 }
 
 #[test]
 fn there_is_a_last_procedure() {
-    let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
+    let mut engine = create(EngineKind::SERIAL, Options::default()).unwrap();
     let none: &[TableSchema] = &[];
     let procedure =
         assemble("procedure p\nresult one: i64\nmov r1, 1\nstore r1, [one]\ncommit", none).unwrap().procedure;
@@ -139,7 +139,7 @@ fn a_report_counts_its_own_batch_and_no_other() {
     for &kind in EngineKind::CPU {
         for threads in [1, 2, 3] {
             let options = Options { threads, ..Options::default() };
-            let mut engine = prepared(&|| create(kind, options), true);
+            let mut engine = prepared(&|| create(kind, options.clone()), true);
             let mut random = Random(5);
             // A small batch that finds the engine idle involves one worker, whatever the others did before.
             for size in [2_000, 1, 64, 700, 3, 65] {

@@ -151,7 +151,7 @@ fn random_procedures_together_are_those_procedures_one_after_the_other() {
 
 #[test]
 fn a_transaction_that_panics_is_taken_back() {
-    let mut engine = conformance::prepared(&|| create(EngineKind::TwoPhase, Options::default()), true);
+    let mut engine = conformance::prepared(&|| create(EngineKind::TWO_PHASE, Options::default()), true);
     let before = engine.digest().unwrap();
     let mut batch = Batch::new(256, 1).unwrap();
     let open = engine.procedure_id("open").unwrap();
@@ -167,7 +167,7 @@ fn a_transaction_that_panics_is_taken_back() {
 
 #[test]
 fn nothing_is_made_while_a_batch_is_in_flight() {
-    let mut engine = conformance::prepared(&|| create(EngineKind::Deterministic, Options::default()), true);
+    let mut engine = conformance::prepared(&|| create(EngineKind::DETERMINISTIC, Options::default()), true);
     let batch = conformance::fill(&*engine, &mut conformance::Random(1), &["look"], 1000);
     engine.submit(batch).unwrap();
     assert!(matches!(engine.together(&mut |_| true), Err(EngineError::Busy(1))));

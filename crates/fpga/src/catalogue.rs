@@ -1,7 +1,8 @@
 //! What the host writes into the catalogue: the words of the config bus, see `hardware/rtl/README.md`.
 
+use crate::create::FPGA;
+use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registry;
-use lockwork_engine::{EngineError, EngineKind};
 use lockwork_procedure::access::overwrites;
 use lockwork_procedure::isa::{NO_LABEL, Opcode, scan_source, scan_stride};
 use lockwork_procedure::schema::TableSchema;
@@ -112,8 +113,7 @@ impl Catalogue {
                 return Err(EngineError::BackEnd(format!(
                     "procedure '{}' does not fit on the card of engine '{}': with it, {needed} {what} are needed, and \
                      the card has room for {most}; shorten it, or take a larger configuration",
-                    procedure.name,
-                    EngineKind::Fpga
+                    procedure.name, FPGA
                 )));
             }
         }

@@ -8,7 +8,7 @@
 //! | `LOCKWORK_FPGA_RTL` | folder of the design that is simulated; `hardware/rtl` of this repository if none is named |
 //! | `LOCKWORK_FPGA_WAVEFORM` | file that a waveform of the simulation is written to |
 
-use lockwork_engine::{Engine, EngineError, Options, contract};
+use lockwork_engine::{Constructor, Engine, EngineError, EngineKind, Options};
 
 use crate::card::Card;
 use crate::configurations::{Configuration, USUAL};
@@ -27,19 +27,18 @@ pub const RTL: &str = "LOCKWORK_FPGA_RTL";
 /// Names a file for a waveform.
 pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
 
-/// Creates the engine over an empty database, with `options.threads` workers.
-///
-/// # Errors
-/// [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::Setting`] when a
-/// variable has a value that is not possible, [`EngineError::BackEnd`] when the card is not what was asked for;
-/// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine.
-pub fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
-    contract::check(&options)?;
+/// Timestamp ordering by the transaction processor, on a card or simulated (BionicDB), with `threads` workers. Creating
+/// it returns [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::Setting`] when
+/// a variable has a value that is not possible, [`EngineError::BackEnd`] when the card is not what was asked for.
+pub const FPGA: EngineKind = EngineKind::new(&Constructor { name: "fpga", on_device: true, settings: &[], create });
+
+fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {
     let card = match text(CARD) {
         Some(files) => mapped(&files)?,
         None => simulated(options.threads)?,
     };
-    Ok(Box::new(FpgaEngine::new(card, options, settings(&options))?))
+    let settings = settings(&options);
+    Ok(Box::new(FpgaEngine::new(card, options, settings)?))
 }
 
 /// What an engine would run on, in words.

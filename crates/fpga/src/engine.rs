@@ -14,8 +14,8 @@ use std::time::Instant;
 use lockwork_engine::conflicts::{Cause, Conflicts};
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_engine::{
-    BatchReport, Completed, DeviceTimes, Engine, EngineError, EngineKind, Interleave, Options, Refused, SerialOrder,
-    Tally, contract,
+    BatchReport, Completed, DeviceTimes, Engine, EngineError, Interleave, Options, Refused, SerialOrder, Tally,
+    contract,
 };
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::isa::Opcode;
@@ -27,6 +27,7 @@ use lockwork_storage::Database;
 
 use crate::card::Card;
 use crate::catalogue::Catalogue;
+use crate::create::FPGA;
 use crate::driver::{Driver, MOST_RETRIES, Settings};
 use crate::layout::Shape;
 use crate::registers::{MODE_BATCH, MODE_DYNAMIC, MODE_SERIAL};
@@ -257,11 +258,15 @@ impl FpgaEngine {
 
 impl Engine for FpgaEngine {
     fn name(&self) -> &'static str {
-        EngineKind::Fpga.name()
+        FPGA.name()
     }
 
     fn serial_order(&self) -> SerialOrder {
         SerialOrder::Stamp
+    }
+
+    fn runs_on_device(&self) -> bool {
+        true
     }
 
     fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {

@@ -39,5 +39,5 @@ pub mod tables;
 pub mod trace;
 pub mod views;
 
-pub use create::{available, create};
+pub use create::{FPGA, available};
 pub use lockwork_verilated::tell_builds;

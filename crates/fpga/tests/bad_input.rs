@@ -79,7 +79,7 @@ fn transactions_that_want_more_registers_than_are_free_wait_and_those_that_want_
 fn more_blocks_than_a_ring_holds_wait_and_a_doorbell_beyond_it_is_refused() {
     let Some(card) = Shared::new(Behaviour { latency: 2, ..Behaviour::paper() }) else { return };
     let mut engine = prepared(&|| Ok(card.engine(Settings::default())), false);
-    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), false);
     let batch = fill(&*engine, &mut Random(5), &["look", "deposit"], 5_000);
     engine.submit(batch).unwrap();
     let completed = engine.complete().unwrap().unwrap();

@@ -16,7 +16,7 @@ fn options(workers: usize) -> Options {
 
 fn on(card: SoftwareCard) -> Result<Box<dyn Engine>, EngineError> {
     let options = options(card.capabilities.workers);
-    Ok(Box::new(FpgaEngine::new(Box::new(card), options, settings(&options))?))
+    Ok(Box::new(FpgaEngine::new(Box::new(card), options.clone(), settings(&options))?))
 }
 
 #[test]
@@ -48,8 +48,10 @@ fn blocks_that_met_too_many_conflicts_come_again_as_often_as_asked() {
     check("fpga with conflicts", &make, names, ordered, 6);
     let options = Options { max_retries: 0, ..options(1) };
     let card = SoftwareCard::new(1, faults());
-    let mut engine: Box<dyn Engine> =
-        prepared(&|| Ok(Box::new(FpgaEngine::new(Box::new(card_of(&card)), options, settings(&options))?)), false);
+    let mut engine: Box<dyn Engine> = prepared(
+        &|| Ok(Box::new(FpgaEngine::new(Box::new(card_of(&card)), options.clone(), settings(&options))?)),
+        false,
+    );
     let batch = fill(&*engine, &mut Random(1), &["look"], 70);
     engine.submit(batch).unwrap();
     let completed = engine.complete().unwrap().unwrap();
@@ -66,7 +68,7 @@ fn tables_grow_as_inserts_need_it_and_begin_anew_when_memory_is_full() {
         let card = SoftwareCard::with_memory(2, Faults::default(), memory);
         let cell = std::cell::RefCell::new(Some(card));
         let mut engine = prepared(&|| on(cell.borrow_mut().take().unwrap()), false);
-        let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+        let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), false);
         let id = engine.procedure_id("open").unwrap();
         for round in 0..12_i64 {
             let mut batch = lockwork_procedure::block::Batch::new(256, 700).unwrap();
@@ -113,7 +115,7 @@ fn what_is_no_card_or_not_the_wanted_one_is_refused() {
     assert!(error.contains("0x00000007") && error.contains("another device"), "{error}");
     let options = options(4);
     let card = Box::new(SoftwareCard::new(2, Faults::default()));
-    let error = FpgaEngine::new(card, options, settings(&options)).err().unwrap().to_string();
+    let error = FpgaEngine::new(card, options.clone(), settings(&options)).err().unwrap().to_string();
     assert!(error.contains("has 2 workers, not 4"), "{error}");
 }
 

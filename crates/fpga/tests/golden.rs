@@ -47,7 +47,7 @@ fn engine(simulation: &Simulation, interleave: Interleave) -> Box<dyn Engine> {
     let workers = simulation.configuration.number("workers").unwrap() as usize;
     let options = Options { threads: workers, interleave, ..Options::default() };
     let card = SimulatedCard::new(simulation).unwrap();
-    Box::new(FpgaEngine::new(Box::new(card), options, settings(&options)).unwrap())
+    Box::new(FpgaEngine::new(Box::new(card), options.clone(), settings(&options)).unwrap())
 }
 
 /// Runs batches on an engine and compares everything with the golden model and with the oracle.
@@ -131,7 +131,7 @@ fn random_run(seed: u64, workers: usize, interleave: Interleave, behaviour: Beha
         ..Simulation::new(configuration(workers))
     };
     let entries = simulation.configuration.number("entries").unwrap();
-    let mut oracle = create(EngineKind::Serial, Options::default()).unwrap();
+    let mut oracle = create(EngineKind::SERIAL, Options::default()).unwrap();
     let (mut engine, count) = random_procedures(seed, engine(&simulation, interleave), &mut *oracle);
     let stride = (0..count as u32).map(|id| engine.procedure(id).unwrap().block_bytes).max().unwrap() as u32;
     let mut random = Random(seed);
@@ -190,7 +190,7 @@ fn mixes_follow_the_traced_order_in_every_mode() {
         let entries = simulation.configuration.number("entries").unwrap();
         let what = format!("{workers} workers, {interleave:?}, {names:?}, seed {seed}, {:?}", simulation.behaviour);
         let mut subject = prepared(&|| Ok(engine(&simulation, interleave)), *ordered);
-        let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), *ordered);
+        let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), *ordered);
         let batches = [1, 60, 150].map(|size| fill(&*subject, &mut random, names, size));
         let seen = run(&what, &mut *subject, &mut *oracle, (&trace, entries), batches.into_iter());
         println!("{what}: {seen:?}");

@@ -26,7 +26,7 @@ fn engine(simulation: &Simulation, interleave: Interleave) -> Result<Box<dyn Eng
     let workers = simulation.configuration.number("workers").unwrap() as usize;
     let options = Options { threads: workers, interleave, ..Options::default() };
     let card = SimulatedCard::new(simulation)?;
-    Ok(Box::new(FpgaEngine::new(Box::new(card), options, settings(&options))?))
+    Ok(Box::new(FpgaEngine::new(Box::new(card), options.clone(), settings(&options))?))
 }
 
 const MODES: [Interleave; 3] = [Interleave::None, Interleave::Batch, Interleave::Dynamic];
@@ -50,7 +50,7 @@ fn run(
 ) {
     let what = format!("{what}, {interleave:?}, {names:?}, seed {seed}");
     let mut engine = prepared(&|| engine(simulation, interleave), ordered);
-    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), ordered);
+    let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), ordered);
     let mut random = Random(seed);
     for &size in sizes {
         let batch = fill(&*engine, &mut random, names, size);
@@ -105,7 +105,7 @@ fn one_batch_of_reads_and_writes() {
     let simulation = simulation("small", 1, Behaviour::paper());
     let make = || engine(&simulation, Interleave::None);
     let mut engine = prepared(&make, false);
-    let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), false);
+    let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), false);
     let mut random = Random(3);
     for (number, name) in
         ["look", "deposit", "transfer", "open", "close", "swap", "sweep", "paint", "hasty", "follow", "dab"]

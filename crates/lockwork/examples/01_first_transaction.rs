@@ -23,7 +23,7 @@ result balance: i64
     commit";
 
 fn main() -> Result<(), Error> {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic)?;
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::DETERMINISTIC)?;
     lockwork.register(DEPOSIT)?;
     lockwork.insert("accounts", &[("id", Value::Integer(7)), ("balance", Value::Integer(100))])?;
 

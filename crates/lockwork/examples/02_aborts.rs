@@ -17,7 +17,7 @@ fn transfer(lockwork: &mut Lockwork, from: i64, to: i64, amount: i64) -> Result<
 }
 
 fn main() -> Result<(), Error> {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::TwoPhase)?;
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::TWO_PHASE)?;
     lockwork.register(include_str!("transfer.lw"))?;
     for id in [1, 2] {
         lockwork.insert("accounts", &[("id", Value::Integer(id)), ("balance", Value::Integer(100))])?;

@@ -7,7 +7,7 @@
 use lockwork::{EngineKind, Error, Lockwork, Status, Value};
 
 fn main() -> Result<(), Error> {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic)?;
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::DETERMINISTIC)?;
     lockwork.register(include_str!("transfer.lw"))?;
     for id in 0..10 {
         lockwork.insert("accounts", &[("id", Value::Integer(id)), ("balance", Value::Integer(10))])?;

@@ -20,7 +20,7 @@ result amounts: i64[4]
     commit";
 
 fn main() -> Result<(), Error> {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic)?;
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::DETERMINISTIC)?;
     lockwork.register(LINES)?;
     // Inserted out of order.
     for (order, line, amount) in [(2, 1, 500), (1, 2, 20), (1, 1, 10), (3, 1, 9), (1, 3, -30)] {

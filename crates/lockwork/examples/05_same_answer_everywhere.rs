@@ -24,9 +24,9 @@ fn run(kind: EngineKind) -> Result<String, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let expected = run(EngineKind::Serial)?;
+    let expected = run(EngineKind::SERIAL)?;
     println!("serial               {expected}");
-    for kind in [EngineKind::TwoPhase, EngineKind::DeterministicQueue, EngineKind::Deterministic] {
+    for kind in [EngineKind::TWO_PHASE, EngineKind::DETERMINISTIC_QUEUE, EngineKind::DETERMINISTIC] {
         let digest = run(kind)?;
         println!("{:20} {digest}", kind.to_string());
         assert_eq!(digest, expected);

@@ -9,7 +9,7 @@ use lockwork::{EngineKind, Error, Lockwork};
 const HEAD: &str = "procedure p\ntable accounts (id: i64 key, balance: i64)\nparam id: i64\nresult balance: i64\n";
 
 fn main() -> Result<(), Error> {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Serial)?;
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::SERIAL)?;
     let mistakes = [
         (
             "an unknown column",
@@ -30,6 +30,6 @@ fn main() -> Result<(), Error> {
         println!("{what}:\n    {error}");
         assert!(error.contains(named), "{error}");
     }
-    assert_eq!(lockwork.digest()?, Lockwork::open_in_memory(EngineKind::Serial)?.digest()?);
+    assert_eq!(lockwork.digest()?, Lockwork::open_in_memory(EngineKind::SERIAL)?.digest()?);
     Ok(())
 }

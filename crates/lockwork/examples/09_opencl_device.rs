@@ -44,7 +44,7 @@ fn deposit(lockwork: &mut Lockwork) -> Result<String, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let mut device = match Lockwork::open_in_memory(EngineKind::OpenclDeterministic) {
+    let mut device = match Lockwork::open_in_memory(lockwork_opencl::OPENCL_DETERMINISTIC) {
         Ok(lockwork) => lockwork,
         Err(absent) => {
             println!("skipped: {absent}");
@@ -52,7 +52,7 @@ fn main() -> Result<(), Error> {
         }
     };
     let on_device = deposit(&mut device)?;
-    let on_cpu = deposit(&mut Lockwork::open_in_memory(EngineKind::Deterministic)?)?;
+    let on_cpu = deposit(&mut Lockwork::open_in_memory(EngineKind::DETERMINISTIC)?)?;
     println!("digests {on_device} and {on_cpu}");
     assert_eq!(on_device, on_cpu);
     Ok(())

@@ -5,7 +5,7 @@
 //! ```
 //! use lockwork::{EngineKind, Lockwork, Status, Value};
 //!
-//! let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic)?;
+//! let mut lockwork = Lockwork::open_in_memory(EngineKind::DETERMINISTIC)?;
 //! lockwork.register(
 //!     "procedure deposit
 //!      table accounts (id: i64 key, balance: i64)

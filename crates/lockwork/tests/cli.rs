@@ -70,9 +70,18 @@ fn worker_processes_are_this_command_once_more() {
         assert_eq!(runs.iter().map(|run| &run["engine"]).collect::<Vec<_>>(), ["network-two-phase", "serial"]);
         assert!(runs.iter().all(|run| run["verified"] == true), "{report}");
     }
-    let output = run("bench ycsb-b --engine network-two-phase --lockd nowhere");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--lockd nowhere: that is no address; write HOST:PORT"));
+    for (options, says) in [
+        ("--engine network-two-phase --engine-option lockd=nowhere", "lockd=nowhere is no address; write HOST:PORT"),
+        (
+            "--engine serial --engine-option lockd=127.0.0.1:7400",
+            "no engine that is used has a setting 'lockd'; they have",
+        ),
+        ("--engine network-two-phase --engine-option lockd", "--engine-option lockd: write NAME=VALUE"),
+    ] {
+        let output = run(&format!("bench ycsb-b {options}"));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(says), "{text}");
+    }
 }
 
 #[test]

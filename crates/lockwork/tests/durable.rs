@@ -56,7 +56,7 @@ fn what_was_called_is_there_when_it_is_opened_again_on_any_engine() {
     for engine in EngineKind::CPU.iter().copied() {
         let options = OpenOptions { engine, ..OpenOptions::default() };
         // An engine with partitions wants to know how accounts are divided.
-        if engine == EngineKind::Timestamp {
+        if engine == EngineKind::TIMESTAMP {
             let refused = Lockwork::open_with(&folder.0, &options, |_| {}).err().unwrap().to_string();
             assert!(refused.contains("partition"), "{refused}");
             continue;
@@ -144,7 +144,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     let there = lockwork.insert("accounts", &[("id", Value::Integer(1)), ("balance", Value::Integer(0))]);
     assert!(there.unwrap_err().to_string().contains("key"));
     assert_eq!(lockwork.digest().unwrap(), digest);
-    let memory = Lockwork::open_in_memory_with(EngineKind::Serial, Options::default()).unwrap();
+    let memory = Lockwork::open_in_memory_with(EngineKind::SERIAL, Options::default()).unwrap();
     assert!(memory.caller().err().unwrap().to_string().contains("Lockwork::open"));
     assert!(matches!(memory.checkpoint(), Err(Error::InMemory(_))));
 }

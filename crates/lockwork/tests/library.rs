@@ -6,7 +6,7 @@ const ONE: &str = "procedure one\nresult r: i64\nmov r1, 1\nstore r1, [r]\ncommi
 
 #[test]
 fn a_batch_from_before_a_larger_procedure_takes_only_what_fits() {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Serial).unwrap();
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::SERIAL).unwrap();
     let mut empty = lockwork.batch(1).unwrap();
     lockwork.register(ONE).unwrap();
     let mut batch = lockwork.batch(2).unwrap();
@@ -22,7 +22,7 @@ fn a_batch_from_before_a_larger_procedure_takes_only_what_fits() {
 
 #[test]
 fn arrays_are_given_and_read_as_a_whole() {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Serial).unwrap();
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::SERIAL).unwrap();
     let source =
         "procedure echo\nparam x: i16[3]\nparam y: bytes(70)[2]\nparam z: i64\nresult a: i16[3]\nresult b: bytes(70)
          result c: i64\ncopy [a], [x], 6\ncopy [b], [y#1], 70\nload r1, [z]\nstore r1, [c]\ncommit";
@@ -59,7 +59,7 @@ fn arrays_are_given_and_read_as_a_whole() {
 
 #[test]
 fn what_an_engine_does_not_take_leaves_no_tables() {
-    let mut lockwork = Lockwork::open_in_memory(EngineKind::Timestamp).unwrap();
+    let mut lockwork = Lockwork::open_in_memory(EngineKind::TIMESTAMP).unwrap();
     let source =
         |table: &str| format!("procedure look\n{table}\nparam id: i64\nsearch c0, t, [id]\nret r1, c0\ncommit");
     let refused = lockwork.register(&source("table t (id: i64 key, value: i64)")).unwrap_err().to_string();
@@ -76,7 +76,7 @@ fn what_an_engine_does_not_take_leaves_no_tables() {
 fn texts_of_any_width_are_written_read_and_compared() {
     for n in [1, 7, 8, 63, 64, 65, 88, 100, 127, 128, 129, 1_000, 4_000] {
         for last in [false, true] {
-            let mut lockwork = Lockwork::open_in_memory(EngineKind::Deterministic).unwrap();
+            let mut lockwork = Lockwork::open_in_memory(EngineKind::DETERMINISTIC).unwrap();
             let (text, more) = ("x".repeat(n), "y".repeat(n / 2 + 1));
             let columns = if last {
                 format!("v BIGINT NOT NULL, name VARCHAR({n}) NOT NULL")

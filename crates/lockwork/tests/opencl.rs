@@ -61,7 +61,7 @@ fn copies_are_timed_for_every_batch_size() {
 fn a_missing_platform_is_exit_code_6_and_says_how_to_get_one() {
     for line in [
         "bench ycsb-b --engine opencl-deterministic --records 10 --txns 10",
-        "bench ycsb-b --engine serial --device 0",
+        "bench ycsb-b --engine opencl-two-phase,serial --engine-option device=0",
         "bench copy",
         "bench opencl",
     ] {
@@ -79,12 +79,12 @@ fn a_missing_platform_is_exit_code_6_and_says_how_to_get_one() {
 fn doctor_lists_devices() {
     let output = run("doctor");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("--device 0: ") && text.contains("compute units"), "{text}");
+    assert!(text.contains("device=0: ") && text.contains("compute units"), "{text}");
 }
 
 #[test]
 fn a_device_that_is_not_there_is_named_with_those_that_are() {
-    let output = run("bench ycsb-b --engine opencl-deterministic --device no-such-device");
+    let output = run("bench ycsb-b --engine opencl-deterministic --engine-option device=no-such-device");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{text}");
     assert!(text.contains("'no-such-device'; there are 0 ("), "{text}");

@@ -359,7 +359,7 @@ fn a_procedure_that_was_replaced_is_called_by_nobody_and_no_index_misses_its_wri
 fn a_script_stops_at_its_first_error_and_what_was_done_stays() {
     for folder in [None, Some(Folder::new("sql-errors"))] {
         let mut database = match &folder {
-            None => Lockwork::open_in_memory(EngineKind::Serial).unwrap(),
+            None => Lockwork::open_in_memory(EngineKind::SERIAL).unwrap(),
             Some(folder) => Lockwork::open(&folder.0).unwrap(),
         };
         database.sql(BANK).unwrap();

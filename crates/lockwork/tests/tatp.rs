@@ -11,7 +11,7 @@ use lockwork_workload::tatp::{Tatp, TatpConfig};
 #[test]
 fn the_specified_share_of_each_transaction_commits() {
     let mut tatp = Tatp::new(TatpConfig { subscribers: 20_000, ..TatpConfig::default() }).unwrap();
-    let mut engine = prepared(EngineKind::Serial, LockPolicy::Ordered, &mut tatp);
+    let mut engine = prepared(EngineKind::SERIAL, LockPolicy::Ordered, &mut tatp);
     let mut batch = Batch::new(tatp.block_bytes(), 60_000).unwrap();
     tatp.fill(&mut batch, 60_000).unwrap();
     submit(&mut *engine, batch);

@@ -70,7 +70,7 @@ fn u32_at(block: &[u8], at: usize) -> u64 {
 /// A database of one warehouse on which a thousand transactions have run.
 fn grown(config: TpccConfig) -> (Box<dyn Engine>, Tpcc) {
     let mut tpcc = Tpcc::new(config).unwrap();
-    let mut engine = prepared(EngineKind::Serial, LockPolicy::Ordered, &mut tpcc);
+    let mut engine = prepared(EngineKind::SERIAL, LockPolicy::Ordered, &mut tpcc);
     let mut batch = Batch::new(tpcc.block_bytes(), 1000).unwrap();
     tpcc.fill(&mut batch, 1000).unwrap();
     submit(&mut *engine, batch);

@@ -64,11 +64,11 @@ fn every_workload_is_serially_equivalent_on_every_engine() {
     for (name, make) in WORKLOADS {
         for &kind in EngineKind::CPU {
             // Policies are those of two-phase alone.
-            let policies = if kind == EngineKind::TwoPhase { &policies[..] } else { &policies[2..] };
+            let policies = if kind == EngineKind::TWO_PHASE { &policies[..] } else { &policies[2..] };
             for &policy in policies {
                 let (mut workload, mut same) = (make(), make());
                 let mut engine = prepared(kind, policy, &mut *workload);
-                let mut oracle = prepared(EngineKind::Serial, policy, &mut *same);
+                let mut oracle = prepared(EngineKind::SERIAL, policy, &mut *same);
                 let sizes = [1, 3, 400, 700, 90];
                 for &size in &sizes {
                     let mut batch = Batch::new(workload.block_bytes(), size).unwrap();
@@ -94,7 +94,7 @@ fn every_workload_is_serially_equivalent_on_every_engine() {
 fn two_thousand_transactions_pass_all_checks_twice_where_they_can_run_twice() {
     for (name, make) in WORKLOADS {
         let mut workload = make();
-        let mut engine = prepared(EngineKind::Serial, LockPolicy::Ordered, &mut *workload);
+        let mut engine = prepared(EngineKind::SERIAL, LockPolicy::Ordered, &mut *workload);
         let mut batch = Batch::new(workload.block_bytes(), 2000).unwrap();
         workload.fill(&mut batch, 2000).unwrap();
         let runs = if workload.repeat() == Repeat::Never { 1 } else { 2 };

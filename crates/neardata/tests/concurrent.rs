@@ -45,7 +45,7 @@ fn serializable_calls_end_as_in_the_order_of_their_stamps() {
             let ours = assemble(source, [schema.clone()].as_slice()).unwrap().procedure;
             host.register(ours).unwrap();
         }
-        let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), *ordered);
+        let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), *ordered);
         {
             let mut worker = host.worker().unwrap();
             let mut transaction = worker.begin();

@@ -6,6 +6,7 @@
 //!
 //! [`abort::DEVICE_LOST`]: lockwork_procedure::block::abort::DEVICE_LOST
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use lockwork_storage::Database;
 use crate::core::{Core, Lost, Scheme, refuse_if_lost};
 use crate::processes::Processes;
 use crate::service::Service;
+use crate::{LOCKD, NETWORK_DETERMINISTIC, NETWORK_TWO_PHASE};
 
 /// The most workers of `network-deterministic`: sets of them are words.
 const MOST_WORKERS: usize = 64;
@@ -40,17 +42,25 @@ fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The address of the lock service in the settings.
+fn lockd(options: &Options) -> Result<Option<SocketAddr>, EngineError> {
+    let Some(text): Option<String> = options.settings.get(LOCKD, "any text")? else { return Ok(None) };
+    let address = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let wrong = || EngineError::Setting(format!("{LOCKD}={text} is no address; write HOST:PORT"));
+    address.map(Some).ok_or_else(wrong)
+}
+
 impl NetworkEngine {
     /// `network-two-phase` over an empty database, whose workers run `program`, which calls
-    /// [`worker_if_asked`](crate::worker_if_asked).
+    /// [`worker_if_asked`](crate::worker_if_asked). They take locks from the service that the setting `lockd` names, or from one of its own.
     ///
     /// # Errors
     /// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine; [`EngineError::BackEnd`] when it is to
     /// have a lock service of its own, and that does not start.
     pub fn two_phase(options: Options, program: PathBuf) -> Result<Self, EngineError> {
         contract::check(&options)?;
-        let scheme = Scheme::TwoPhase(Service::new(options.lockd)?);
-        Self::new(options, program, EngineKind::NetworkTwoPhase, scheme)
+        let scheme = Scheme::TwoPhase(Service::new(lockd(&options)?)?);
+        Self::new(options, program, NETWORK_TWO_PHASE, scheme)
     }
 
     /// `network-deterministic` over an empty database, whose workers run `program` as above.
@@ -64,7 +74,7 @@ impl NetworkEngine {
             let text = format!("'network-deterministic' has 1 to {MOST_WORKERS} workers; {asked} are not possible");
             return Err(EngineError::Setting(text));
         }
-        Self::new(options, program, EngineKind::NetworkDeterministic, Scheme::Deterministic(0))
+        Self::new(options, program, NETWORK_DETERMINISTIC, Scheme::Deterministic(0))
     }
 
     fn new(options: Options, program: PathBuf, name: EngineKind, scheme: Scheme) -> Result<Self, EngineError> {
@@ -140,6 +150,10 @@ impl Engine for NetworkEngine {
         SerialOrder::Stamp
     }
 
+    fn runs_on_device(&self) -> bool {
+        true
+    }
+
     fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {
         let mut core = self.idle()?;
         core.change()?;
@@ -188,7 +202,7 @@ impl Engine for NetworkEngine {
     }
 
     fn runs_in_order(&self) -> bool {
-        self.name == EngineKind::NetworkDeterministic
+        self.name == NETWORK_DETERMINISTIC
     }
 
     fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {

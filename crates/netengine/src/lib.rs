@@ -42,18 +42,24 @@ mod worker;
 pub use engine::NetworkEngine;
 pub use program::{PROGRAM, find, worker_if_asked};
 
-use lockwork_engine::{Engine, EngineError, EngineKind, Options};
+use lockwork_engine::{Constructor, EngineKind};
 
-/// Creates an engine of this crate over an empty database, with as many worker processes as `options` has threads.
-/// `network-two-phase` takes locks from the service at `options.lockd`, or one of its own.
-///
-/// # Errors
-/// Options that are not possible, no program for the workers, a lock service that does not start; a kind that is not of
-/// this crate.
-pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
-    Ok(Box::new(match kind {
-        EngineKind::NetworkTwoPhase => NetworkEngine::two_phase(options, find()?)?,
-        EngineKind::NetworkDeterministic => NetworkEngine::deterministic(options, find()?)?,
-        other => return Err(EngineError::BackEndAbsent(format!("'{other}' is not an engine of several processes"))),
-    }))
-}
+/// The setting that names a lock service.
+pub(crate) const LOCKD: &str = "lockd";
+
+/// Two-phase locking over the network lock service, on as many worker processes as there are threads (FissLock).
+pub const NETWORK_TWO_PHASE: EngineKind = EngineKind::new(&Constructor {
+    name: "network-two-phase",
+    on_device: true,
+    settings: &[(LOCKD, "the address of a lock service [default: one of its own]")],
+    create: |options| Ok(Box::new(NetworkEngine::two_phase(options, find()?)?)),
+});
+/// Planned order, executed by as many worker processes as there are threads (Calvin).
+pub const NETWORK_DETERMINISTIC: EngineKind = EngineKind::new(&Constructor {
+    name: "network-deterministic",
+    on_device: true,
+    settings: &[],
+    create: |options| Ok(Box::new(NetworkEngine::deterministic(options, find()?)?)),
+});
+/// The engines of several processes.
+pub const ENGINES: &[EngineKind] = &[NETWORK_TWO_PHASE, NETWORK_DETERMINISTIC];

@@ -137,7 +137,7 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
 
 /// The engine of a partition.
 pub(crate) fn engine(pages: Pages) -> Result<Box<dyn Engine>, lockwork_engine::EngineError> {
-    create(EngineKind::Deterministic, Options { threads: 1, pages, ..Options::default() })
+    create(EngineKind::DETERMINISTIC, Options { threads: 1, pages, ..Options::default() })
 }
 
 impl Member {

@@ -81,7 +81,7 @@ impl Drop for Guard<'_> {
 impl World {
     fn new(count: usize, seed: u64) -> (Self, Vec<Batch>, Rows) {
         let (listeners, addresses) = listeners(count);
-        let mut oracle = prepared(&|| create(EngineKind::Serial, Options::default()), true);
+        let mut oracle = prepared(&|| create(EngineKind::SERIAL, Options::default()), true);
         let (first, mut random) = (rows(&*oracle), Random(seed));
         let (mut batches, mut answers, mut stamp) = (Vec::new(), Vec::new(), 1);
         for number in 0..24 {

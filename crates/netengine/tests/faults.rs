@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::conformance::{Random, accounts, fill, prepared};
-use lockwork_engine::{Engine, EngineError, Options};
+use lockwork_engine::{Engine, EngineError, Options, Settings};
 use lockwork_locknet::client::{LockError, Locks};
 use lockwork_locknet::lockd::{self, Lockd};
 use lockwork_locknet::plane::InProcess;
@@ -47,6 +47,12 @@ impl Drop for Service {
 }
 
 /// An engine with accounts and deposits.
+fn with_lockd(threads: usize, address: SocketAddr) -> Options {
+    let mut settings = Settings::default();
+    settings.set("lockd", address.to_string());
+    Options { threads, settings, ..Options::default() }
+}
+
 fn bank(options: Options) -> NetworkEngine {
     bank_on(NetworkEngine::two_phase(options, WORKER.into()).unwrap())
 }
@@ -119,7 +125,7 @@ fn locks_of_a_worker_that_was_killed_are_free_when_its_lease_is_over() {
     const LOCKS: u64 = 32;
     // Longer than it takes to end the engine on a busy machine.
     let service = Service::new(LOCKS as usize, 5000);
-    let mut engine = bank(Options { threads: 1, lockd: Some(service.address), ..Options::default() });
+    let mut engine = bank(with_lockd(1, service.address));
     engine.start().unwrap();
     let worker = engine.processes()[0];
     let batch = fill(&engine, &mut Random(1), &["deposit"], 200_000);
@@ -147,8 +153,7 @@ fn locks_of_a_worker_that_was_killed_are_free_when_its_lease_is_over() {
 #[test]
 fn several_engines_share_a_service() {
     let service = Service::new(16, 2000);
-    let mut engines =
-        [1, 2].map(|threads| bank(Options { threads, lockd: Some(service.address), ..Options::default() }));
+    let mut engines = [1, 2].map(|threads| bank(with_lockd(threads, service.address)));
     for engine in &mut engines {
         let batch = fill(engine, &mut Random(7), &["deposit"], 3_000);
         engine.submit(batch).unwrap();
@@ -163,7 +168,7 @@ fn several_engines_share_a_service() {
 #[test]
 fn a_service_that_is_not_there_is_named() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut engine = bank(Options { threads: 2, lockd: Some(nobody), ..Options::default() });
+    let mut engine = bank(with_lockd(2, nobody));
     let error = engine.start().unwrap_err().to_string();
     assert!(error.contains(&nobody.to_string()) && error.contains("no answer"), "{error}");
 }

@@ -11,32 +11,33 @@ fn every_mix(kind: EngineKind, threads: usize) {
     for (number, (names, ordered)) in MIXES.iter().enumerate() {
         let wide = Options { threads, ..Options::default() };
         // One transaction at a time in each process, a few, and many.
-        let narrow = if number % 2 == 0 { Options { interleave: Interleave::None, ..wide } } else { wide };
-        for (seed, options) in [narrow, Options { window: 1, ..wide }, wide].into_iter().enumerate() {
+        let narrow =
+            if number % 2 == 0 { Options { interleave: Interleave::None, ..wide.clone() } } else { wide.clone() };
+        for (seed, options) in [narrow, Options { window: 1, ..wide.clone() }, wide].into_iter().enumerate() {
             let what = format!("{kind}, {threads} workers, window {}, {:?}", options.window, options.interleave);
-            check(&what, &|| make(kind, options), names, *ordered, (seed * 100 + number) as u64);
+            check(&what, &|| make(kind, options.clone()), names, *ordered, (seed * 100 + number) as u64);
         }
     }
 }
 
 #[test]
 fn one_process_is_equivalent_to_stamp_order() {
-    KINDS.into_iter().for_each(|kind| every_mix(kind, 1));
+    KINDS.iter().copied().for_each(|kind| every_mix(kind, 1));
 }
 
 #[test]
 fn two_processes_are_equivalent_to_stamp_order() {
-    KINDS.into_iter().for_each(|kind| every_mix(kind, 2));
+    KINDS.iter().copied().for_each(|kind| every_mix(kind, 2));
 }
 
 #[test]
 fn four_processes_are_equivalent_to_stamp_order() {
-    KINDS.into_iter().for_each(|kind| every_mix(kind, 4));
+    KINDS.iter().copied().for_each(|kind| every_mix(kind, 4));
 }
 
 #[test]
 fn a_block_that_cannot_be_executed_fails_alone() {
-    for kind in KINDS {
+    for &kind in KINDS {
         let mut engine = prepared(&|| make(kind, Options { threads: 2, ..Options::default() }), false);
         let mut batch = Batch::new(64, 200).unwrap();
         for number in 0..200_u32 {
@@ -51,7 +52,7 @@ fn a_block_that_cannot_be_executed_fails_alone() {
 
 #[test]
 fn a_report_counts_its_own_batch_and_rows_may_come_between_batches() {
-    for kind in KINDS {
+    for &kind in KINDS {
         let mut engine = prepared(&|| make(kind, Options { threads: 3, ..Options::default() }), true);
         let mut random = Random(5);
         for size in [1, 700, 64] {

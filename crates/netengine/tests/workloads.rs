@@ -48,11 +48,11 @@ fn check<W: Workload + 'static>(new: impl Fn() -> W) {
 }
 
 fn check_sizes<W: Workload + 'static>(new: impl Fn() -> W, sizes: &[usize]) {
-    for (kind, threads) in KINDS.into_iter().flat_map(|kind| [1, 2, 4].map(|threads| (kind, threads))) {
+    for (kind, threads) in KINDS.iter().copied().flat_map(|kind| [1, 2, 4].map(|threads| (kind, threads))) {
         let (mut workload, mut same) = (new(), new());
         let what = format!("{} on {threads} workers of {kind}", workload.name());
         let mut engine = prepared(make(kind, options(threads)).unwrap(), &mut workload);
-        let mut oracle = prepared(create(EngineKind::Serial, options(1)).unwrap(), &mut same);
+        let mut oracle = prepared(create(EngineKind::SERIAL, options(1)).unwrap(), &mut same);
         for &size in sizes {
             let mut batch = Batch::new(workload.block_bytes(), size).unwrap();
             assert_eq!(workload.fill(&mut batch, size), Ok(size));
@@ -112,9 +112,9 @@ fn tpcc() {
 fn random_procedures_mean_the_same() {
     for (number, threads) in [1, 2, 3].into_iter().enumerate() {
         let (first, options) = (number as u64 * 30, Options { threads, ..Options::default() });
-        for kind in KINDS {
+        for &kind in KINDS {
             let what = format!("{threads} workers of {kind}");
-            random_procedures::check(&what, &|| make(kind, options), first..first + 30);
+            random_procedures::check(&what, &|| make(kind, options.clone()), first..first + 30);
         }
     }
 }

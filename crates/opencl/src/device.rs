@@ -34,7 +34,7 @@ impl DeviceKind {
 /// A device, as `lockwork doctor` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// What `--device` takes.
+    /// What the setting `device` takes.
     pub number: u16,
     /// Its platform's name.
     pub platform: String,

@@ -27,7 +27,8 @@ use std::thread::JoinHandle;
 
 use lockwork_engine::registry::{Registered, Registry};
 use lockwork_engine::{
-    BatchReport, Completed, Engine, EngineError, EngineKind, Options, Refused, SerialOrder, Tally, contract,
+    BatchReport, Completed, Constructor, Engine, EngineError, EngineKind, Options, Refused, SerialOrder, Settings,
+    Tally, contract,
 };
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::program::Procedure;
@@ -35,6 +36,7 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::appetite::Appetite;
+use crate::device::find;
 use crate::heap::Heap;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
@@ -244,38 +246,52 @@ struct OpenclEngine {
     in_flight: usize,
 }
 
-/// Creates an engine on an OpenCL device, over an empty database.
+/// The setting that chooses a device, and what it means.
+const DEVICE: (&str, &str) = (
+    "device",
+    "an OpenCL device: its number in `lockwork doctor`, or a part of its name [default: a GPU, if there is one]",
+);
+
+/// Planned batches on an OpenCL device. Creating it returns [`EngineError::BackEndAbsent`] if there is no such device.
+pub const OPENCL_DETERMINISTIC: EngineKind = EngineKind::new(&Constructor {
+    name: "opencl-deterministic",
+    on_device: true,
+    settings: &[DEVICE],
+    create: |options| create_failing(OPENCL_DETERMINISTIC, options, 0),
+});
+/// Two-phase locking by the work-items of an OpenCL device. As [`OPENCL_DETERMINISTIC`].
+pub const OPENCL_TWO_PHASE: EngineKind = EngineKind::new(&Constructor {
+    name: "opencl-two-phase",
+    on_device: true,
+    settings: &[DEVICE],
+    create: |options| create_failing(OPENCL_TWO_PHASE, options, 0),
+});
+/// The engines of this crate.
+pub const ENGINES: &[EngineKind] = &[OPENCL_DETERMINISTIC, OPENCL_TWO_PHASE];
+
+/// Returns the number of the device that the setting `device` names; `None` if there is no such setting.
 ///
 /// # Errors
-/// [`EngineError::BackEndAbsent`] when there is no such device; [`EngineError::Threads`] and [`EngineError::Window`] as
-/// for every engine, although neither has a meaning here.
-///
-/// # Panics
-/// When `kind` is not an engine of this crate.
-pub fn create(kind: EngineKind, options: Options) -> Result<Box<dyn Engine>, EngineError> {
-    create_failing(kind, options, 0)
+/// [`EngineError::BackEndAbsent`] when there is no such device.
+pub fn device(settings: &Settings) -> Result<Option<u16>, EngineError> {
+    let wanted: Option<String> = settings.get(DEVICE.0, "any text")?;
+    Ok(wanted.map(|wanted| find(&wanted)).transpose()?.map(|found| found.number))
 }
 
-/// As [`create`], with a device that is lost at the `fail_at`th call to it, counted from 1.
+/// Creates one of [`ENGINES`] with a device that is lost at the `fail_at`th call to it, counted from 1.
 ///
 /// # Errors
-/// As [`create`], or the call that fails.
-///
-/// # Panics
-/// As [`create`].
+/// As for the engine, or the call that fails.
 pub fn create_failing(kind: EngineKind, options: Options, fail_at: u64) -> Result<Box<dyn Engine>, EngineError> {
-    let two_phase = match kind {
-        EngineKind::OpenclDeterministic => false,
-        EngineKind::OpenclTwoPhase => true,
-        _ => panic!("'{kind}' does not run on an OpenCL device"),
-    };
+    let device = device(&options.settings)?;
+    let two_phase = kind == OPENCL_TWO_PHASE;
     contract::check(&options)?;
     let core = Core {
         database: Database::new(options.pages),
         registry: Registry::default(),
         two_phase,
         hints: Vec::new(),
-        session: Session::new(options.device, fail_at)?,
+        session: Session::new(device, fail_at)?,
         running: None,
         built: None,
         ahead: false,
@@ -405,10 +421,11 @@ impl Engine for OpenclEngine {
     }
 
     fn serial_order(&self) -> SerialOrder {
-        match self.kind {
-            EngineKind::OpenclTwoPhase => SerialOrder::Stamp,
-            _ => SerialOrder::Batch,
-        }
+        if self.kind == OPENCL_TWO_PHASE { SerialOrder::Stamp } else { SerialOrder::Batch }
+    }
+
+    fn runs_on_device(&self) -> bool {
+        true
     }
 
     fn create_table(&mut self, schema: TableSchema, rows: usize) -> Result<u16, EngineError> {

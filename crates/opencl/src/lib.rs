@@ -21,5 +21,5 @@ mod session;
 mod translate;
 
 pub use device::{DeviceInfo, DeviceKind, REMEDY, chosen, devices, find};
-pub use engine::{create, create_failing};
+pub use engine::{ENGINES, OPENCL_DETERMINISTIC, OPENCL_TWO_PHASE, create_failing, device};
 pub use limits::{CopyTimes, copies, random_lines};

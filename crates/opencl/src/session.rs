@@ -108,7 +108,7 @@ impl Session {
         if bytes as u64 > info.buffer_bytes.min(info.memory_bytes) {
             return Err(EngineError::BackEnd(format!(
                 "{what} need {} MiB in one buffer, but the OpenCL device '{}' gives at most {} MiB: use fewer rows or \
-                 smaller batches, or another --device",
+                 smaller batches, or another device",
                 bytes >> 20,
                 info.name,
                 info.buffer_bytes.min(info.memory_bytes) >> 20

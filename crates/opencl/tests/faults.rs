@@ -3,14 +3,15 @@
 //! Needs an OpenCL device (`make test` installs PoCL).
 
 use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
-use lockwork_engine::{Engine, EngineError, EngineKind, Options};
-use lockwork_opencl::{create, create_failing, find};
+use lockwork_engine::create;
+use lockwork_engine::{Engine, EngineError, EngineKind, Options, Settings};
+use lockwork_opencl::{create_failing, find};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Status;
 use lockwork_procedure::block::abort::DEVICE_LOST;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
-const KINDS: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
+const KINDS: [EngineKind; 2] = [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE];
 
 /// Deposits and inserts into 40 accounts, in three batches that are all submitted before the first is completed.
 /// Returns what the engine said of each batch, or the first error; `submitted` counts the batches that it took.
@@ -131,6 +132,8 @@ fn devices_are_found_by_number_and_by_name() {
     let missing = find("no such device").unwrap_err();
     assert!(matches!(missing, EngineError::BackEndAbsent(_)));
     assert!(missing.to_string().contains("there are 0 ("), "{missing}");
-    let options = Options { device: Some(999), ..Options::default() };
+    let mut settings = Settings::default();
+    settings.set("device", "999");
+    let options = Options { settings, ..Options::default() };
     assert!(create(KINDS[0], options).err().unwrap().to_string().contains("no OpenCL device 999"));
 }

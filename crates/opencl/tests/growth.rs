@@ -36,10 +36,10 @@ fn calls(number: i64, blocks: i64) -> Batch {
 
 #[test]
 fn tables_grow_while_batches_insert() {
-    for kind in [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase] {
+    for kind in [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE] {
         for ordered in [false, true] {
-            let mut engine = prepared(lockwork_opencl::create(kind, Options::default()).unwrap(), ordered);
-            let mut oracle = prepared(create(EngineKind::Serial, Options::default()).unwrap(), ordered);
+            let mut engine = prepared(lockwork_engine::create(kind, Options::default()).unwrap(), ordered);
+            let mut oracle = prepared(create(EngineKind::SERIAL, Options::default()).unwrap(), ordered);
             for number in 0..12 {
                 engine.submit(calls(number, 50)).unwrap();
             }
@@ -56,10 +56,10 @@ fn tables_grow_while_batches_insert() {
 
 #[test]
 fn tables_and_procedures_come_and_rows_are_loaded_between_batches() {
-    for kind in [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase] {
+    for kind in [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE] {
         let make = |engine| prepared(engine, false);
-        let mut engine = make(lockwork_opencl::create(kind, Options::default()).unwrap());
-        let mut oracle = make(create(EngineKind::Serial, Options::default()).unwrap());
+        let mut engine = make(lockwork_engine::create(kind, Options::default()).unwrap());
+        let mut oracle = make(create(EngineKind::SERIAL, Options::default()).unwrap());
         for round in 0..3_i64 {
             engine.submit(calls(round, 20)).unwrap();
             let completed = engine.complete().unwrap().unwrap();
@@ -85,8 +85,8 @@ fn tables_and_procedures_come_and_rows_are_loaded_between_batches() {
 
 #[test]
 fn an_engine_without_tables_and_an_empty_batch_are_nothing_special() {
-    for kind in [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase] {
-        let mut engine = lockwork_opencl::create(kind, Options::default()).unwrap();
+    for kind in [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE] {
+        let mut engine = lockwork_engine::create(kind, Options::default()).unwrap();
         engine.submit(Batch::new(64, 0).unwrap()).unwrap();
         assert_eq!(engine.complete().unwrap().unwrap().batch.len(), 0);
         let mut batch = Batch::new(64, 3).unwrap();
@@ -97,6 +97,6 @@ fn an_engine_without_tables_and_an_empty_batch_are_nothing_special() {
         let tally = engine.complete().unwrap().unwrap().report.tally;
         assert_eq!(tally.failed.values().sum::<u64>(), 3, "{kind}: procedures that nobody registered");
         assert!(engine.complete().unwrap().is_none());
-        assert_eq!(engine.digest().unwrap(), create(EngineKind::Serial, Options::default()).unwrap().digest().unwrap());
+        assert_eq!(engine.digest().unwrap(), create(EngineKind::SERIAL, Options::default()).unwrap().digest().unwrap());
     }
 }

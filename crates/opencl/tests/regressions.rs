@@ -3,8 +3,9 @@
 //! Needs an OpenCL device (`make test` installs PoCL).
 
 use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
-use lockwork_engine::{Completed, Engine, EngineKind, Options, create as create_cpu};
-use lockwork_opencl::{create, create_failing};
+use lockwork_engine::create;
+use lockwork_engine::{Completed, Engine, EngineKind, Options};
+use lockwork_opencl::create_failing;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::abort::DEVICE_LOST;
 use lockwork_procedure::block::{Batch, Status};
@@ -12,8 +13,8 @@ use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode};
 use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
-const KINDS: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
-const ALL: [EngineKind; 3] = [EngineKind::Serial, KINDS[0], KINDS[1]];
+const KINDS: [EngineKind; 2] = [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE];
+const ALL: [EngineKind; 3] = [EngineKind::SERIAL, KINDS[0], KINDS[1]];
 
 fn account(id: i64) -> Vec<u8> {
     [&id.to_le_bytes()[..], &[0; 32]].concat()
@@ -21,10 +22,7 @@ fn account(id: i64) -> Vec<u8> {
 
 /// An engine with an empty table.
 fn engine(kind: EngineKind, schema: &TableSchema) -> Box<dyn Engine> {
-    let mut engine = match kind {
-        EngineKind::Serial => create_cpu(kind, Options::default()).unwrap(),
-        _ => create(kind, Options::default()).unwrap(),
-    };
+    let mut engine = create(kind, Options::default()).unwrap();
     engine.create_table(schema.clone(), 4).unwrap();
     engine
 }

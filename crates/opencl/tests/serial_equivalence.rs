@@ -4,12 +4,11 @@
 
 use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::{EngineKind, Options, create};
-use lockwork_opencl::create as create_opencl;
 
 fn check_all(kind: EngineKind) {
     for (number, (names, ordered)) in MIXES.iter().enumerate() {
         for seed in 0..2 {
-            let make = || create_opencl(kind, Options::default());
+            let make = || create(kind, Options::default());
             check(kind.name(), &make, names, *ordered, seed * 100 + number as u64);
         }
     }
@@ -17,30 +16,27 @@ fn check_all(kind: EngineKind) {
 
 #[test]
 fn opencl_deterministic_is_equivalent_to_batch_order() {
-    check_all(EngineKind::OpenclDeterministic);
+    check_all(lockwork_opencl::OPENCL_DETERMINISTIC);
 }
 
 #[test]
 fn opencl_two_phase_is_equivalent_to_stamp_order() {
-    check_all(EngineKind::OpenclTwoPhase);
+    check_all(lockwork_opencl::OPENCL_TWO_PHASE);
 }
 
 #[test]
 fn a_procedure_takes_the_place_of_another_one() {
-    for kind in [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase] {
-        check_replaced(kind.name(), &|| create_opencl(kind, Options::default()));
+    for kind in [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE] {
+        check_replaced(kind.name(), &|| create(kind, Options::default()));
     }
 }
 
 #[test]
 fn both_deterministic_engines_agree_to_the_bit() {
-    let digests: Vec<_> = [EngineKind::Deterministic, EngineKind::OpenclDeterministic]
+    let digests: Vec<_> = [EngineKind::DETERMINISTIC, lockwork_opencl::OPENCL_DETERMINISTIC]
         .into_iter()
         .map(|kind| {
-            let make = || match kind {
-                EngineKind::Deterministic => create(kind, Options::default()),
-                _ => create_opencl(kind, Options::default()),
-            };
+            let make = || create(kind, Options::default());
             let mut engine = prepared(&make, true);
             let mut random = Random(42);
             for _ in 0..5 {

@@ -7,17 +7,17 @@ use lockwork_engine::random_procedures::check;
 use lockwork_engine::{EngineKind, Options};
 
 fn compare(kind: EngineKind, start: u64) {
-    check(kind.name(), &|| lockwork_opencl::create(kind, Options::default()), start..start + 30);
+    check(kind.name(), &|| lockwork_engine::create(kind, Options::default()), start..start + 30);
 }
 
 #[test]
 fn random_procedures_mean_the_same_on_the_device() {
     for start in [0, 100, 200] {
-        compare(EngineKind::OpenclDeterministic, start);
+        compare(lockwork_opencl::OPENCL_DETERMINISTIC, start);
     }
 }
 
 #[test]
 fn random_procedures_mean_the_same_under_locks() {
-    compare(EngineKind::OpenclTwoPhase, 300);
+    compare(lockwork_opencl::OPENCL_TWO_PHASE, 300);
 }

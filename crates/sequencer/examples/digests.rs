@@ -54,7 +54,7 @@ param amount: i64
 ";
 
 fn join(journal: &SimulatedJournal, may_lead: bool, compares: bool) -> Result<(Sequencer, Duration), Error> {
-    let engine = create(EngineKind::Deterministic, EngineOptions { threads: 1, ..EngineOptions::default() })?;
+    let engine = create(EngineKind::DETERMINISTIC, EngineOptions { threads: 1, ..EngineOptions::default() })?;
     let node = NodeOptions { may_lead, compares, digest_interval: Duration::ZERO, ..NodeOptions::new("here") };
     let options = Options { checkpoint_bytes: 0, ..Options::default() };
     let (journal, io) = (Arc::new(journal.another()), Arc::new(Nowhere::new()));

@@ -41,7 +41,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn engine() -> Outcome<Box<dyn Engine>> {
-    Ok(create(EngineKind::Deterministic, EngineOptions { threads: 1, ..EngineOptions::default() })?)
+    Ok(create(EngineKind::DETERMINISTIC, EngineOptions { threads: 1, ..EngineOptions::default() })?)
 }
 
 impl Bench {

@@ -35,7 +35,7 @@ struct Bench {
 }
 
 fn engine() -> Outcome<Box<dyn Engine>> {
-    Ok(create(EngineKind::Deterministic, EngineOptions { threads: 1, ..EngineOptions::default() })?)
+    Ok(create(EngineKind::DETERMINISTIC, EngineOptions { threads: 1, ..EngineOptions::default() })?)
 }
 
 fn open(path: &Path) -> Outcome<(Sequencer, RecoveryReport)> {

@@ -29,7 +29,7 @@ fn opens(disk: &SimulatedDisk) {
     let path = Path::new("/d");
     let open = || {
         let options = EngineOptions { threads: 1, ..EngineOptions::default() };
-        let engine = create(EngineKind::Serial, options).expect("a serial engine");
+        let engine = create(EngineKind::SERIAL, options).expect("a serial engine");
         let options = Options { segment_bytes: 4096, checkpoint_bytes: 0, ..Options::default() };
         Sequencer::open(Arc::new(disk.clone()), path, options, engine, &mut |_| ())
     };
@@ -157,7 +157,7 @@ pub fn journal(bytes: &[u8]) {
 pub fn joins_journal(journal: &SimulatedJournal) -> Result<Digest, Error> {
     let join = || {
         let options = EngineOptions { threads: 1, pages: Pages::Plain, ..EngineOptions::default() };
-        let engine = create(EngineKind::Serial, options).expect("a serial engine");
+        let engine = create(EngineKind::SERIAL, options).expect("a serial engine");
         let node = NodeOptions { may_lead: false, ..NodeOptions::new("fuzz") };
         let disk = Arc::new(SimulatedDisk::new(1));
         let journal = Arc::new(journal.another());
@@ -370,7 +370,7 @@ mod tests {
         inspect::checkpoint(&disk, Path::new("/d"), &mut |entry| contents.push(entry.contents)).unwrap();
         assert_eq!(contents[0], inspect::Contents::ShortRequests);
         let options = EngineOptions { threads: 1, ..EngineOptions::default() };
-        let engine = create(EngineKind::Serial, options).unwrap();
+        let engine = create(EngineKind::SERIAL, options).unwrap();
         let opened = Sequencer::open(Arc::new(disk), Path::new("/d"), Options::default(), engine, &mut |_| ());
         let (sequencer, report) = opened.unwrap();
         assert_eq!((report.calls, report.requests), (2, 0));

@@ -325,7 +325,7 @@ pub(crate) fn recover(
     if engine.runs_in_order() {
         return replay(source, engine, report, progress);
     }
-    let mut other = create(EngineKind::Deterministic, EngineOptions::default())?;
+    let mut other = create(EngineKind::DETERMINISTIC, EngineOptions::default())?;
     let recovered = replay(source, &mut *other, report, progress)?;
     let mut sizes = HashMap::new();
     other.with_database(&mut |database| {

@@ -59,13 +59,13 @@ fn calls(random: &mut Random, count: usize) -> Vec<Call> {
 /// Makes checkpoints while batches run, and sees that each is one of the states in between, and that opening the
 /// directory afterwards, from checkpoint and log, gives the last one.
 fn while_calls_go_on(kind: EngineKind, durability: Durability, dependent: bool) {
-    let disk = SimulatedDisk::new(kind as u64);
+    let disk = SimulatedDisk::new(kind.name().len() as u64);
     let options = Options { durability, ..sliced() };
     let sequencer = open(&disk, options.clone(), kind);
     furnish(&sequencer).unwrap();
     sequencer.define(definition(PASS_ON)).unwrap();
     sequencer.load("accounts", (ACCOUNTS..MANY).flat_map(image).collect()).unwrap();
-    let mut random = Random(kind as u64);
+    let mut random = Random(kind.name().len() as u64);
     let mut between = 0;
     for round in 0..4 {
         let handle = sequencer.handle();
@@ -99,7 +99,7 @@ fn while_calls_go_on(kind: EngineKind, durability: Durability, dependent: bool) 
     assert_eq!(statistics.checkpoints, 4);
     sequencer.close().unwrap();
     disk.crash();
-    let sequencer = open(&disk, options, EngineKind::Serial);
+    let sequencer = open(&disk, options, EngineKind::SERIAL);
     assert_eq!(sequencer.digest().unwrap(), digest, "{kind}");
 }
 
@@ -108,20 +108,20 @@ fn a_checkpoint_is_the_state_of_one_moment() {
     for &kind in EngineKind::CPU {
         while_calls_go_on(kind, Durability::Fsync, false);
     }
-    while_calls_go_on(EngineKind::Deterministic, Durability::None, false);
-    while_calls_go_on(EngineKind::Deterministic, Durability::Async, false);
+    while_calls_go_on(EngineKind::DETERMINISTIC, Durability::None, false);
+    while_calls_go_on(EngineKind::DETERMINISTIC, Durability::Async, false);
 }
 
 #[test]
 fn calls_whose_keys_nobody_knows_wait_for_the_copy() {
-    while_calls_go_on(EngineKind::Deterministic, Durability::Fsync, true);
+    while_calls_go_on(EngineKind::DETERMINISTIC, Durability::Fsync, true);
 }
 
 #[test]
 fn checkpoints_come_by_themselves_and_the_log_stays_short() {
     let disk = SimulatedDisk::new(5);
     let small = Options { checkpoint_bytes: 20 << 10, segment_bytes: 4096, ..options() };
-    let sequencer = open(&disk, small.clone(), EngineKind::Deterministic);
+    let sequencer = open(&disk, small.clone(), EngineKind::DETERMINISTIC);
     furnish(&sequencer).unwrap();
     let mut random = Random(5);
     let mut most = 0;
@@ -134,7 +134,7 @@ fn checkpoints_come_by_themselves_and_the_log_stays_short() {
     assert!(statistics.log_bytes > 900_000 && most < 450_000, "{most} bytes at most, {statistics:?}");
     let digest = sequencer.digest().unwrap();
     drop(sequencer);
-    assert_eq!(open(&disk, small, EngineKind::Serial).digest().unwrap(), digest);
+    assert_eq!(open(&disk, small, EngineKind::SERIAL).digest().unwrap(), digest);
 }
 
 /// A disk that notes which directories are synced, and what is removed.
@@ -191,7 +191,7 @@ fn opening_makes_names_durable_before_it_looks_at_them() {
     for (path, above) in [("/a/db", "/a"), ("db", ".")] {
         for _ in 0..2 {
             let noting = Arc::new(Noting(disk.clone(), Mutex::default()));
-            let opened = open_with(noting.clone(), Path::new(path), options(), EngineKind::Serial).unwrap();
+            let opened = open_with(noting.clone(), Path::new(path), options(), EngineKind::SERIAL).unwrap();
             let noted = noting.1.lock().unwrap().clone();
             let root = Path::new(path);
             let all = [Path::new(above), root, &root.join("log"), &root.join("checkpoint")];

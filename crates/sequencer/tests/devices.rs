@@ -80,7 +80,7 @@ impl Engine for OwnOrder {
 fn an_engine_of_another_order_gets_rows_and_outcomes() {
     let disk = SimulatedDisk::new(1);
     let open = || {
-        let engine = Box::new(OwnOrder(engine(EngineKind::TwoPhase)));
+        let engine = Box::new(OwnOrder(engine(EngineKind::TWO_PHASE)));
         Sequencer::open(Arc::new(disk.clone()), Path::new("/db"), options(), engine, &mut |_| ()).unwrap()
     };
     let mut random = Random(6);

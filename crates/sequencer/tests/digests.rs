@@ -232,7 +232,7 @@ fn digests_come_by_themselves_when_something_has_changed_and_with_checkpoints() 
 #[test]
 fn a_log_of_its_own_has_no_digests() {
     let disk = std::sync::Arc::new(SimulatedDisk::new(1));
-    let kind = lockwork_engine::EngineKind::Deterministic;
+    let kind = lockwork_engine::EngineKind::DETERMINISTIC;
     let (alone, _) = open_with(disk, std::path::Path::new("/d"), Options::default(), kind).unwrap();
     let refused = alone.handle().append_digest().unwrap_err();
     assert!(matches!(refused, Error::Option { .. }), "{refused}");

@@ -16,7 +16,7 @@ fn path() -> &'static Path {
 }
 
 fn open(disk: &SimulatedDisk, options: Options) -> Result<(Sequencer, RecoveryReport), Error> {
-    open_with(Arc::new(disk.clone()), path(), options, EngineKind::Serial)
+    open_with(Arc::new(disk.clone()), path(), options, EngineKind::SERIAL)
 }
 
 /// Segments and their bytes.
@@ -175,7 +175,7 @@ fn a_missing_format_is_what_is_named_and_not_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let io: Arc<dyn Io> = Arc::new(Disk::plain());
     let root = folder.path().join("db");
-    let open = || open_with(io.clone(), &root, options(), EngineKind::Serial).map(drop);
+    let open = || open_with(io.clone(), &root, options(), EngineKind::SERIAL).map(drop);
     let inspect = || {
         let log = inspect::log(&*io, &root, &mut |_| ()).map(drop).unwrap_err();
         let checkpoint = inspect::checkpoint(&*io, &root, &mut |_| ()).map(drop).unwrap_err();
@@ -189,7 +189,7 @@ fn a_missing_format_is_what_is_named_and_not_the_log() {
     // A folder of something else is no damaged database.
     std::fs::create_dir(&root).unwrap();
     assert!(matches!(inspect(), Error::Io(_)));
-    let (sequencer, _) = open_with(io.clone(), &root, options(), EngineKind::Serial).unwrap();
+    let (sequencer, _) = open_with(io.clone(), &root, options(), EngineKind::SERIAL).unwrap();
     furnish(&sequencer).unwrap();
     sequencer.checkpoint().unwrap();
     // The log behind the checkpoint does not begin with record 1.

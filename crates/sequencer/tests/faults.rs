@@ -12,7 +12,7 @@ use lockwork_sequencer::io::simulated::{Fault, SimulatedDisk};
 use lockwork_sequencer::{Durability, Error, Options, Sequencer, inspect};
 use lockwork_storage::Digest;
 
-const KIND: EngineKind = EngineKind::Serial;
+const KIND: EngineKind = EngineKind::SERIAL;
 
 fn path() -> &'static Path {
     Path::new("/db")

@@ -62,7 +62,7 @@ impl Memory {
 /// A database with a checkpoint of everything that one can have, where that is, and the digest.
 fn folder(calls_behind: bool) -> (SimulatedDisk, PathBuf, Digest) {
     let disk = SimulatedDisk::new(1);
-    let (sequencer, _) = open_with(Arc::new(disk.clone()), Path::new("/d"), options(), EngineKind::Serial).unwrap();
+    let (sequencer, _) = open_with(Arc::new(disk.clone()), Path::new("/d"), options(), EngineKind::SERIAL).unwrap();
     furnish(&sequencer).unwrap();
     let mut random = Random(7);
     let mut calls = random.calls(40);
@@ -83,7 +83,7 @@ fn folder(calls_behind: bool) -> (SimulatedDisk, PathBuf, Digest) {
 fn open(disk: &SimulatedDisk) -> Result<Digest, Error> {
     let open = || {
         let options = EngineOptions { threads: 1, pages: Pages::Plain, ..EngineOptions::default() };
-        let engine = create(EngineKind::Serial, options).unwrap();
+        let engine = create(EngineKind::SERIAL, options).unwrap();
         let options = Options { segment_bytes: 4096, checkpoint_bytes: 0, ..Options::default() };
         Sequencer::open(Arc::new(disk.clone()), Path::new("/d"), options, engine, &mut |_| ())
     };

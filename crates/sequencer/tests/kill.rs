@@ -48,7 +48,7 @@ fn calls(number: u64) -> Vec<Call> {
 fn child() {
     let Ok(path) = std::env::var(CHILD) else { return };
     let from: u64 = std::env::var(FROM).unwrap().parse().unwrap();
-    let sequencer = open(Path::new(&path), EngineKind::Deterministic);
+    let sequencer = open(Path::new(&path), EngineKind::DETERMINISTIC);
     let out = Mutex::new(std::io::stdout());
     let say = |line: String| {
         // The parent may have closed the pipe before it kills.
@@ -107,7 +107,7 @@ fn kill_one(path: &Path, from: u64, random: &mut Random) -> Vec<String> {
 fn batches_of_a_killed_process_are_there_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("batches");
-    let sequencer = open(&path, EngineKind::Deterministic);
+    let sequencer = open(&path, EngineKind::DETERMINISTIC);
     furnish(&sequencer).unwrap();
     drop(sequencer);
     let mut oracle = Oracle::new();
@@ -149,7 +149,7 @@ fn batches_of_a_killed_process_are_there_in_order() {
 fn single_calls_of_many_threads_of_a_killed_process_are_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("threads");
-    let sequencer = open(&path, EngineKind::Deterministic);
+    let sequencer = open(&path, EngineKind::DETERMINISTIC);
     furnish(&sequencer).unwrap();
     drop(sequencer);
     let mut random = Random(2);
@@ -167,7 +167,7 @@ fn single_calls_of_many_threads_of_a_killed_process_are_there() {
                 opened.entry(thread).or_default().push(number);
             }
         }
-        let sequencer = open(&path, EngineKind::Serial);
+        let sequencer = open(&path, EngineKind::SERIAL);
         let ids = sequencer.read(|engine| {
             let mut ids = std::collections::HashSet::new();
             engine

@@ -15,7 +15,7 @@ use lockwork_sequencer::{Error, Sequencer};
 const ROWS: u64 = 3;
 
 fn open(disk: &SimulatedDisk) -> Result<Sequencer, Error> {
-    open_with(Arc::new(disk.clone()), Path::new("/db"), options(), EngineKind::Serial).map(|(sequencer, _)| sequencer)
+    open_with(Arc::new(disk.clone()), Path::new("/db"), options(), EngineKind::SERIAL).map(|(sequencer, _)| sequencer)
 }
 
 /// Loads accounts and their entries in an index; how many loads were acknowledged.

@@ -23,7 +23,7 @@ fn every_engine_recovers_what_it_ran() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a/b");
             let mut oracle = Oracle::new();
-            let mut random = Random(kind as u64);
+            let mut random = Random(kind.name().len() as u64);
             let order = engine(kind).serial_order();
             let (sequencer, report) = open_with(io.clone(), &path, options(), kind).unwrap();
             assert!(report.created);
@@ -64,7 +64,7 @@ fn a_log_of_one_engine_is_replayed_on_every_other() {
     let folder = tempfile::tempdir().unwrap();
     let io: Arc<dyn Io> = Arc::new(Disk::new());
     let mut random = Random(3);
-    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::TwoPhase).unwrap();
+    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::TWO_PHASE).unwrap();
     furnish(&sequencer).unwrap();
     (0..20).for_each(|_| drop(sequencer.call_batch(batch(&random.calls(300))).unwrap()));
     let digest = sequencer.digest().unwrap();
@@ -87,7 +87,7 @@ fn weaker_durability_survives_closing_too() {
         for round in 0..4 {
             // Every other time as it should be, so that logs follow upon checkpoints without one.
             let options = if round % 2 == 0 { weak.clone() } else { options() };
-            let (sequencer, _) = open_with(io.clone(), folder.path(), options, EngineKind::Deterministic).unwrap();
+            let (sequencer, _) = open_with(io.clone(), folder.path(), options, EngineKind::DETERMINISTIC).unwrap();
             if let Some(digest) = digest {
                 assert_eq!(sequencer.digest().unwrap(), digest, "{durability} {round}");
             } else {
@@ -104,7 +104,7 @@ fn weaker_durability_survives_closing_too() {
 fn many_threads_share_batches_and_each_gets_its_own_answer() {
     let folder = tempfile::tempdir().unwrap();
     let io: Arc<dyn Io> = Arc::new(Disk::new());
-    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(io.clone(), folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8_i64 {
@@ -129,14 +129,14 @@ fn many_threads_share_batches_and_each_gets_its_own_answer() {
     assert!(sequencer.handle().call(&mut [0; 31]).unwrap_err().to_string().contains("31 bytes"));
     let digest = sequencer.digest().unwrap();
     drop(sequencer);
-    let (sequencer, _) = open_with(io, folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(io, folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     assert_eq!(sequencer.digest().unwrap(), digest);
 }
 
 #[test]
 fn submitted_batches_overlap_and_come_back_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     let mut oracle = Oracle::new();
     let mut random = Random(9);
@@ -155,7 +155,7 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
         let path = std::path::Path::new("/db");
         // Four ids of transfers.
         let options = Options { request_memory: 4 * 144, ..options() };
-        let open = || open_with(Arc::new(disk.clone()), path, options.clone(), EngineKind::Deterministic).unwrap().0;
+        let open = || open_with(Arc::new(disk.clone()), path, options.clone(), EngineKind::DETERMINISTIC).unwrap().0;
         let sequencer = open();
         furnish(&sequencer).unwrap();
         let first = [
@@ -228,7 +228,7 @@ fn a_retry_gets_the_first_outcome_also_after_reopening_and_checkpoints() {
 fn a_retry_after_70_000_other_calls_gets_the_first_answer() {
     let disk = SimulatedDisk::new(1);
     let path = std::path::Path::new("/db");
-    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::Deterministic).unwrap().0;
+    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::DETERMINISTIC).unwrap().0;
     let sequencer = open();
     furnish(&sequencer).unwrap();
     let first = [(0, 1, vec![1, 2, 5])];
@@ -252,7 +252,7 @@ fn an_id_outside_the_window_is_refused() {
     let disk = SimulatedDisk::new(1);
     let path = std::path::Path::new("/db");
     let options = Options { request_window: Duration::from_secs(100), ..options() };
-    let (sequencer, _) = open_with(Arc::new(disk), path, options, EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(Arc::new(disk), path, options, EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     let digest = sequencer.digest().unwrap();
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
@@ -276,7 +276,7 @@ fn the_log_takes_little_more_than_the_arguments() {
     let folder = tempfile::tempdir().unwrap();
     let io = Disk::new();
     let big = Options { segment_bytes: 16 << 20, ..options() };
-    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), big, EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), folder.path(), big, EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     let before = sequencer.statistics();
     let mut random = Random(5);
@@ -304,7 +304,7 @@ fn the_log_takes_little_more_than_the_arguments() {
 fn what_is_refused_leaves_nothing_behind() {
     let disk = SimulatedDisk::new(1);
     let path = std::path::Path::new("/db");
-    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::Optimistic);
+    let open = || open_with(Arc::new(disk.clone()), path, options(), EngineKind::OPTIMISTIC);
     let (sequencer, _) = open().unwrap();
     assert!(matches!(open(), Err(Error::Locked { .. })));
     furnish(&sequencer).unwrap();
@@ -337,7 +337,7 @@ fn what_is_refused_leaves_nothing_behind() {
 fn rows_of_several_tables_are_loaded_together_and_are_there_again() {
     const ROWS: u64 = 300_000;
     let folder = tempfile::tempdir().unwrap();
-    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     sequencer.define(definition("table owners (balance: i64 key, id: i64 key)")).unwrap();
     let load = |tables: Vec<(&str, Vec<u8>)>| {
@@ -382,7 +382,7 @@ fn rows_of_several_tables_are_loaded_together_and_are_there_again() {
     assert_eq!(lengths(&sequencer), [ACCOUNTS + ROWS + 2, ROWS + 2]);
     let digest = sequencer.digest().unwrap();
     drop(sequencer);
-    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     assert_eq!((sequencer.digest().unwrap(), lengths(&sequencer)), (digest, [ACCOUNTS + ROWS + 2, ROWS + 2]));
     // A row that only an index refuses cannot be taken back: nothing goes on, and it is not there again.
     let (sender, stopped) = std::sync::mpsc::sync_channel(1);
@@ -392,7 +392,7 @@ fn rows_of_several_tables_are_loaded_together_and_are_there_again() {
     assert!(matches!(stopped.recv().unwrap(), Err(Error::Stopped(_))));
     assert!(matches!(sequencer.load("accounts", accounts(900_002..900_003)), Err(Error::Stopped(_))));
     drop(sequencer);
-    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), options(), EngineKind::DETERMINISTIC).unwrap();
     assert_eq!(sequencer.digest().unwrap(), digest);
 }
 
@@ -401,7 +401,7 @@ fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
     let disk = SimulatedDisk::new(1);
     let gathered = Options { group_wait: Duration::from_millis(30), ..options() };
     let (sequencer, _) =
-        open_with(Arc::new(disk), std::path::Path::new("/db"), gathered, EngineKind::Deterministic).unwrap();
+        open_with(Arc::new(disk), std::path::Path::new("/db"), gathered, EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     sequencer.call_batch(batch(&[(0, 7, vec![1, 2, 5])])).unwrap();
     let before = sequencer.statistics();
@@ -430,7 +430,7 @@ fn a_call_that_is_refused_does_not_take_others_of_its_group_with_it() {
 fn a_group_with_wide_blocks_has_no_more_bytes_than_it_may() {
     let folder = tempfile::tempdir().unwrap();
     let gathered = Options { group_wait: Duration::from_millis(50), ..options() };
-    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), gathered, EngineKind::Deterministic).unwrap();
+    let (sequencer, _) = open_with(disks()[0].clone(), folder.path(), gathered, EngineKind::DETERMINISTIC).unwrap();
     furnish(&sequencer).unwrap();
     let (handle, (sender, answers)) = (sequencer.handle(), std::sync::mpsc::channel());
     let narrow = batch(&[(0, 0, vec![1, 2, 1])]).block(0).bytes().to_vec();

@@ -22,7 +22,7 @@ use lockwork_storage::Database;
 
 fn furnished(disk: &SimulatedDisk) -> Sequencer {
     let (sequencer, report) =
-        open_with(Arc::new(disk.clone()), Path::new("/db"), options(), EngineKind::Deterministic).unwrap();
+        open_with(Arc::new(disk.clone()), Path::new("/db"), options(), EngineKind::DETERMINISTIC).unwrap();
     if report.created {
         furnish(&sequencer).unwrap();
     }
@@ -201,7 +201,7 @@ fn an_engine_that_is_lost_ends_calls_but_not_reads_and_leaves_the_directory_as_i
     for with_checkpoint in [false, true] {
         let disk = SimulatedDisk::new(1);
         let lost = Arc::new(AtomicBool::new(false));
-        let mortal = Box::new(Mortal(engine(EngineKind::Serial), lost.clone()));
+        let mortal = Box::new(Mortal(engine(EngineKind::SERIAL), lost.clone()));
         let opened = Sequencer::open(Arc::new(disk.clone()), Path::new("/db"), options(), mortal, &mut |_| ());
         let sequencer = opened.unwrap().0;
         furnish(&sequencer).unwrap();

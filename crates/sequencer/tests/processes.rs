@@ -15,7 +15,7 @@ const SECOND: &str = "LOCKWORK_SECOND_PROCESS";
 #[test]
 fn second() {
     let Ok(path) = std::env::var(SECOND) else { return };
-    match open_with(Arc::new(Disk::new()), path.as_ref(), options(), EngineKind::Serial) {
+    match open_with(Arc::new(Disk::new()), path.as_ref(), options(), EngineKind::SERIAL) {
         Ok(_) => println!("opened"),
         Err(error @ Error::Locked { .. }) => println!("refused: {error}"),
         Err(error) => println!("other: {error}"),
@@ -31,7 +31,7 @@ fn the_second_process_is_refused_with_the_number_of_the_first() {
         command.args(["--exact", "second", "--nocapture"]).env(SECOND, path);
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
-    let (sequencer, _) = open_with(Arc::new(Disk::new()), path, options(), EngineKind::Serial).unwrap();
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), path, options(), EngineKind::SERIAL).unwrap();
     furnish(&sequencer).unwrap();
     let digest = sequencer.digest().unwrap();
     let refused = format!("is in use by process {}; one process at a time can open it", std::process::id());
@@ -40,6 +40,6 @@ fn the_second_process_is_refused_with_the_number_of_the_first() {
     sequencer.call_batch(batch(&[(1, 0, vec![1])])).unwrap();
     drop(sequencer);
     assert!(ask().contains("opened"));
-    let (sequencer, _) = open_with(Arc::new(Disk::new()), path, options(), EngineKind::Serial).unwrap();
+    let (sequencer, _) = open_with(Arc::new(Disk::new()), path, options(), EngineKind::SERIAL).unwrap();
     assert_eq!(sequencer.digest().unwrap(), digest);
 }

@@ -65,7 +65,7 @@ fn a_transaction_sees_itself_and_others_see_it_when_it_has_committed() {
 
 #[test]
 fn what_it_was_told_has_to_hold_until_it_commits() {
-    let sequencer = furnished(&SimulatedDisk::new(2), EngineKind::TwoPhase);
+    let sequencer = furnished(&SimulatedDisk::new(2), EngineKind::TWO_PHASE);
     let handle = sequencer.handle();
     let transfer = |from, to| (TRANSFER_ID, 0, vec![from, to, 5]);
     let begin = || step(&handle, Transaction::default(), &audit(1)).unwrap().0;
@@ -91,7 +91,7 @@ fn what_it_was_told_has_to_hold_until_it_commits() {
 
 #[test]
 fn a_transaction_has_an_end() {
-    let sequencer = furnished(&SimulatedDisk::new(3), EngineKind::Serial);
+    let sequencer = furnished(&SimulatedDisk::new(3), EngineKind::SERIAL);
     let handle = sequencer.handle();
     let mut transaction = Transaction::default();
     for _ in 0..MOST_CALLS {
@@ -110,7 +110,7 @@ fn a_transaction_has_an_end() {
 /// lost, and none is made.
 #[test]
 fn transactions_of_many_threads_are_serializable() {
-    for kind in [EngineKind::TwoPhase, EngineKind::Deterministic, EngineKind::Optimistic, EngineKind::Timestamp] {
+    for kind in [EngineKind::TWO_PHASE, EngineKind::DETERMINISTIC, EngineKind::OPTIMISTIC, EngineKind::TIMESTAMP] {
         let sequencer = furnished(&SimulatedDisk::new(4), kind);
         let (mut committed, mut conflicts) = (0, 0);
         std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use lockwork_database::sequencer::Transaction;
 use lockwork_database::sql::{Field, Kind, SqlType, Statement, Value, statements};
-use lockwork_database::{Caller, EngineKind, Error, Lockwork, Prepared, ProcedureDefinition, SqlAnswer, own_request};
+use lockwork_database::{Caller, Error, Lockwork, Prepared, ProcedureDefinition, SqlAnswer, own_request};
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use tokio::sync::{Semaphore, oneshot};
@@ -177,14 +177,14 @@ impl Shared {
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
-        let engine = database.read(|engine| engine.name().parse::<EngineKind>())?;
+        let together = database.read(|engine| engine.runs_together())?;
         let queries = Queries::new(caller.clone());
         // A node leads when it is told to: what the log has may have to be learnt before.
         let leads = AtomicBool::new(caller.role().is_none());
         Ok(Self {
             leads,
             learnt: AtomicU64::new(0),
-            together: engine.is_ok_and(|kind| !kind.runs_on_device()),
+            together,
             database: Mutex::new(Some(database)),
             caller,
             definitions: AtomicU64::new(0),

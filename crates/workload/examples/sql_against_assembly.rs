@@ -17,7 +17,7 @@ type Failure = Box<dyn std::error::Error>;
 type Make = dyn Fn(Source) -> Result<Box<dyn Workload>, Failure>;
 
 fn prepared(workload: &mut dyn Workload) -> Result<Box<dyn Engine>, Failure> {
-    let mut engine = create(EngineKind::Deterministic, Options { threads: 1, ..Options::default() })?;
+    let mut engine = create(EngineKind::DETERMINISTIC, Options { threads: 1, ..Options::default() })?;
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (table, schema) in schemas.iter().enumerate() {

@@ -12,7 +12,7 @@ use lockwork_workload::{Source, Workload};
 
 fn prepared(kind: EngineKind, workload: &mut dyn Workload) -> Box<dyn Engine> {
     let options = Options { threads: 1, pages: Pages::Plain, ..Options::default() };
-    let mut engine = create(kind, options).unwrap();
+    let mut engine = create(kind, options.clone()).unwrap();
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (table, schema) in schemas.iter().enumerate() {
@@ -70,7 +70,7 @@ fn same(kind: EngineKind, pair: [&mut dyn Workload; 2], batches: usize, calls: u
     ends
 }
 
-const KINDS: [EngineKind; 2] = [EngineKind::Serial, EngineKind::Deterministic];
+const KINDS: [EngineKind; 2] = [EngineKind::SERIAL, EngineKind::DETERMINISTIC];
 
 #[test]
 fn smallbank_in_sql_does_what_its_assembly_does() {

@@ -202,7 +202,7 @@ mod tests {
     use header::MAX_TIME;
 
     fn engine(scheme: Timestamp) -> Result<Box<dyn Engine>, EngineError> {
-        let options = scheme.options;
+        let options = scheme.options.clone();
         Ok(Box::new(HostEngine::new(scheme, options)?))
     }
 
@@ -214,7 +214,7 @@ mod tests {
         for threads in [2, 4] {
             for interleave in [Interleave::None, Interleave::Batch, Interleave::Dynamic] {
                 let options = Options { threads, interleave, ..Options::default() };
-                let make = || engine(Timestamp { ring: 1, ..Timestamp::new(options) });
+                let make = || engine(Timestamp { ring: 1, ..Timestamp::new(options.clone()) });
                 check("straight calls", &make, &straight, false, 1);
                 check("calls of all kinds", &make, &all, true, 2);
             }
@@ -227,7 +227,7 @@ mod tests {
         let options = Options { threads: 2, ..Options::default() };
         for key in 0..6_i64 {
             let mut engine =
-                prepared(&|| engine(Timestamp { latest: MAX_TIME - 64, ..Timestamp::new(options) }), false);
+                prepared(&|| engine(Timestamp { latest: MAX_TIME - 64, ..Timestamp::new(options.clone()) }), false);
             let id = engine.procedure_id("look").unwrap();
             let mut batch = Batch::new(256, 500).unwrap();
             for _ in 0..500 {

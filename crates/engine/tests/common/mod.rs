@@ -26,8 +26,8 @@ pub(crate) fn engines_with(
     sources: &[&str],
 ) -> Pair {
     let catalog: Vec<TableSchema> = tables.iter().map(|table| table.0.clone()).collect();
-    [kind, EngineKind::Serial].map(|kind| {
-        let mut engine = create(kind, options).unwrap();
+    [kind, EngineKind::SERIAL].map(|kind| {
+        let mut engine = create(kind, options.clone()).unwrap();
         for (schema, images) in tables {
             engine.create_table(schema.clone(), 4).unwrap();
             images.iter().for_each(|image| engine.load(schema.name(), image).unwrap());
@@ -79,6 +79,6 @@ pub(crate) fn run(engines: &mut Pair, batch: Batch) -> (Batch, Tally) {
 /// No interleaving, groups, and the narrowest and a wide window.
 pub(crate) fn every_way(threads: usize) -> impl Iterator<Item = Options> {
     let wide = Options { threads, window: 64, ..Options::default() };
-    let of = |interleave| Options { interleave, ..wide };
-    [of(Interleave::None), of(Interleave::Batch), Options { window: 1, ..wide }, wide].into_iter()
+    let of = |interleave| Options { interleave, ..wide.clone() };
+    [of(Interleave::None), of(Interleave::Batch), Options { window: 1, ..wide.clone() }, wide.clone()].into_iter()
 }

@@ -1,17 +1,17 @@
 //! `lockwork bench WORKLOAD`: engines one after the other, in one process, on identical input.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options};
+use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Settings};
 use lockwork_memory::Pages;
 use lockwork_workload::properties::{Properties, YcsbRun, parse};
 use lockwork_workload::ycsb::{ReadScope, Ycsb, YcsbConfig};
 use lockwork_workload::{Repeat, WorkloadError};
 use serde_json::json;
 
+use super::engines::{self, EngineOptions};
 use super::progress::Live;
 use super::report::{Environment, Output, Report, prepare_folder};
 use super::run::{AHEAD, Plan, check_memory, check_rows, run, table_bytes};
@@ -165,12 +165,8 @@ pub(super) struct Arguments {
     /// For locks: a (half exclusive) or b (one in twenty)
     #[arg(long, default_value = "a")]
     pub(super) mix: String,
-    /// The lock service of network-two-phase, HOST:PORT [default: one of its own]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) lockd: Option<String>,
-    /// The OpenCL device: its number, or a part of its name [default: the first GPU, else accelerator, else CPU]
-    #[arg(long)]
-    pub(super) device: Option<String>,
+    #[command(flatten)]
+    engine_options: EngineOptions,
     /// Also print what OpenCL engines spent on planning, transfers and kernels for each batch
     #[arg(long)]
     profile: bool,
@@ -237,7 +233,8 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     let ycsb = if fixed.is_some() { None } else { Some(ycsb(arguments)?) };
     let options = options(arguments, ycsb.as_ref().and_then(|run| run.thread_count))?;
     let seed = ycsb.as_ref().map_or(arguments.seed(), |run| run.config.seed);
-    let kinds = kinds(arguments, &[EngineKind::TwoPhase, EngineKind::DeterministicQueue, EngineKind::Deterministic])?;
+    let kinds = kinds(arguments, &[EngineKind::TWO_PHASE, EngineKind::DETERMINISTIC_QUEUE, EngineKind::DETERMINISTIC])?;
+    arguments.engine_options.settings(&kinds)?;
     let (make, mut plan, description) = workload(arguments, &kinds, fixed, ycsb)?;
     plan.warmup = arguments.warmup;
     let settings = json!({
@@ -248,13 +245,13 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         "input": if plan.recycled { "recycled" } else { "prepared" },
         "plan": format!("{:?}", options.plan).to_lowercase(),
         "pages": format!("{:?}", options.pages).to_lowercase(), "seed": seed,
-        "opencl_device": opencl_device(&kinds, options.device),
+        "opencl_device": opencl_device(&kinds, &options.settings),
     });
     let mut report = Report { schema: 1, environment: Environment::read(), settings, runs: Vec::new() };
     prepare_folder(arguments.out.as_deref())?;
     let live = Live::new(kinds.iter().map(|kind| kind.name()));
     for (row, &kind) in kinds.iter().enumerate() {
-        report.runs.push(run(kind, options, make()?, &plan, &mut |what| live.show(row, what))?);
+        report.runs.push(run(kind, &options, make()?, &plan, &mut |what| live.show(row, what))?);
     }
     drop(live);
     report.forms().give(arguments.output, arguments.out.as_deref())?;
@@ -274,7 +271,7 @@ pub(super) fn kinds(arguments: &Arguments, default: &[EngineKind]) -> Result<Vec
     }
     let parse = |name: &String| match name.as_str() {
         "" => Err(empty_entry("--engine", "--engine serial,deterministic")),
-        name => name.parse::<EngineKind>().map_err(Failure::usage),
+        name => engines::find(name),
     };
     arguments.engine.iter().map(parse).collect()
 }
@@ -297,8 +294,7 @@ pub(super) fn interleavings(arguments: &Arguments) -> Result<Vec<(String, Option
 fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failure> {
     let default = Options::default();
     Ok(Options {
-        device: device(arguments)?,
-        lockd: lockd(arguments)?,
+        settings: arguments.engine_options.settings(&engines::all())?,
         threads: arguments.threads.or(threads.map(|count| count as usize)).unwrap_or(default.threads),
         interleave: match arguments.interleave {
             Mode::None => Interleave::None,
@@ -322,26 +318,18 @@ fn options(arguments: &Arguments, threads: Option<u32>) -> Result<Options, Failu
 }
 
 /// What OpenCL engines run on, if there are any among `kinds`.
-fn opencl_device(kinds: &[EngineKind], number: Option<u16>) -> Option<String> {
-    if !kinds.iter().any(|kind| matches!(kind, EngineKind::OpenclDeterministic | EngineKind::OpenclTwoPhase)) {
+fn opencl_device(kinds: &[EngineKind], settings: &Settings) -> Option<String> {
+    if !kinds.iter().any(|kind| lockwork_opencl::ENGINES.contains(kind)) {
         return None;
     }
-    let device = lockwork_opencl::chosen(number).ok()?;
+    let device = lockwork_opencl::chosen(lockwork_opencl::device(settings).ok()?).ok()?;
     Some(format!("{} '{}', {}", device.kind.name(), device.name, device.version))
 }
 
-/// The address of the lock service that was named.
-fn lockd(arguments: &Arguments) -> Result<Option<SocketAddr>, Failure> {
-    let Some(text) = &arguments.lockd else { return Ok(None) };
-    let address = text.to_socket_addrs().ok().and_then(|mut found| found.next());
-    let wrong = || Failure::usage(format!("--lockd {text}: that is no address; write HOST:PORT"));
-    address.map(Some).ok_or_else(wrong)
-}
-
-/// The number of the device that was asked for.
+/// The number of the OpenCL device that was asked for.
 pub(super) fn device(arguments: &Arguments) -> Result<Option<u16>, Failure> {
-    let wanted = arguments.device.as_ref();
-    Ok(wanted.map(|wanted| lockwork_opencl::find(wanted)).transpose()?.map(|found| found.number))
+    let settings = arguments.engine_options.settings(lockwork_opencl::ENGINES)?;
+    Ok(lockwork_opencl::device(&settings)?)
 }
 
 /// The workload that was asked for: how to make it afresh for every engine, its plan, and its effective parameters.

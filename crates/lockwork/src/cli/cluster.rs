@@ -9,11 +9,12 @@ use clap::Args;
 use lockwork::divided::Others;
 use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{self, Error as Trouble, Journals, NodeOptions, Role};
-use lockwork::{EngineKind, Error, Node, OpenOptions};
+use lockwork::{Error, Node, OpenOptions};
 use lockwork_nats::{Error as NatsError, NatsJournal};
 use lockwork_server::{Gate, Options, Promoter, Server, Stage, Watcher};
 use tokio::runtime::Runtime;
 
+use super::engines;
 use super::parts::{Divided, Place};
 use super::serve::{Arguments, Signals, example, host, place_of, read, tell_manager, while_starting};
 use super::{Failure, print};
@@ -130,7 +131,8 @@ enum Over {
 pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher) -> Result<ExitCode, Failure> {
     let join = &arguments.join;
     let script = arguments.init.as_ref().map(|file| read(file)).transpose()?;
-    let engine: EngineKind = arguments.engine.parse().map_err(Failure::usage)?;
+    let engine = engines::find(&arguments.engine)?;
+    let engine_options = arguments.engine_options.options(engine)?;
     let nats = join.nats()?;
     // Both ports first: a port that is in use ends the node before it touches anything.
     let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
@@ -146,7 +148,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
     };
     let scratch = join.scratch.as_deref().or(temporary.as_ref().map(|folder| folder.path())).unwrap_or("".as_ref());
     let sequencer = arguments.requests.applied(sequencer::Options::default())?;
-    let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
+    let options = OpenOptions { engine, engine_options, sequencer };
     let (mut first_gate, mut is_first) = (Some(gate), true);
     let mut signals = runtime.block_on(async { Signals::new() })?;
     loop {

@@ -58,7 +58,7 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
     let mut kinds = EngineKind::CPU.to_vec();
     match lockwork_opencl::chosen(None) {
         Ok(device) => {
-            kinds.extend([EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase]);
+            kinds.extend(lockwork_opencl::ENGINES);
             let found = lockwork_opencl::devices()?.len();
             print(&format!("OpenCL device: {} '{}' ({found} found)\n", device.kind.name(), device.name))?;
         }
@@ -85,8 +85,8 @@ pub(super) fn run_demo(arguments: &Arguments) -> Outcome {
                 ahead: AHEAD,
             };
             live.show(row, "comparing with serial replay");
-            let replayed = equivalent(kind, options, make)?;
-            let run = run(kind, options, make(1)?, &plan, &mut |what| live.show(row, what))?;
+            let replayed = equivalent(kind, &options, make)?;
+            let run = run(kind, &options, make(1)?, &plan, &mut |what| live.show(row, what))?;
             let line = line(&run, &replayed);
             live.show(row, line[20..].trim_end());
             lines.push_str(&line);
@@ -128,7 +128,7 @@ fn line(run: &Run, replayed: &Result<u64, String>) -> String {
 
 /// Runs some batches on an engine and, in the order it is equivalent to, on the serial one; every outcome, every result
 /// and the digests must be equal. Returns the calls compared, or the first difference.
-fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Result<u64, String>, Failure> {
+fn equivalent(kind: EngineKind, options: &Options, make: Make<'_>) -> Result<Result<u64, String>, Failure> {
     const BATCHES: usize = 8;
     let plan = Plan {
         transactions: BATCHES * 2000,
@@ -141,7 +141,7 @@ fn equivalent(kind: EngineKind, options: Options, make: Make<'_>) -> Result<Resu
     let (mut workload, mut same) = (make(10)?, make(10)?);
     let mut silent = |_: &str| {};
     let mut engine = prepare(kind, options, &mut *workload, plan.transactions, &mut silent)?;
-    let mut oracle = prepare(EngineKind::Serial, options, &mut *same, plan.transactions, &mut silent)?;
+    let mut oracle = prepare(EngineKind::SERIAL, options, &mut *same, plan.transactions, &mut silent)?;
     for (number, batch) in input(&mut *workload, &plan)?.into_iter().enumerate() {
         engine.submit(batch).map_err(|refused| Failure::from(refused.error))?;
         let completed = engine.complete()?.expect("a batch was submitted");

@@ -55,7 +55,7 @@ fn opencl() -> Vec<String> {
     let mut lines = vec!["ok: opencl-deterministic, opencl-two-phase".to_string()];
     lines.extend(devices.iter().map(|device| {
         format!(
-            "--device {}: {} '{}', {} compute units, {} MiB, {} MiB in one buffer; {}, {}",
+            "device={}: {} '{}', {} compute units, {} MiB, {} MiB in one buffer; {}, {}",
             device.number,
             device.kind.name(),
             device.name,

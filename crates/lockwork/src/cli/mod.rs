@@ -9,6 +9,7 @@ mod cluster;
 mod demo;
 mod doctor;
 mod durability;
+mod engines;
 mod figures;
 mod fisslock;
 mod inspect;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use lockwork_engine::{EngineKind, Options};
+use lockwork_engine::{EngineKind, Options, Settings};
 use lockwork_opencl::{CopyTimes, copies, random_lines};
 use lockwork_procedure::block::Batch;
 use lockwork_workload::Workload;
@@ -22,7 +22,7 @@ use super::{Failure, Outcome, locks, print};
 const SIZES: [usize; 9] = [1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18];
 /// The batch of HOBBES (section 3.3.2).
 const BATCH: usize = 131_072;
-const OPENCL: [EngineKind; 2] = [EngineKind::OpenclDeterministic, EngineKind::OpenclTwoPhase];
+const OPENCL: [EngineKind; 2] = [lockwork_opencl::OPENCL_DETERMINISTIC, lockwork_opencl::OPENCL_TWO_PHASE];
 
 /// Bytes of a YCSB block: one that carries a key, a field to write and a field read.
 fn stride() -> Result<usize, Failure> {
@@ -77,6 +77,7 @@ pub(super) fn bench_copy(arguments: &Arguments) -> Outcome {
 
 /// What the whole evaluation needs.
 struct Evaluation<'a> {
+    device: u16,
     options: Options,
     records: u64,
     time: Duration,
@@ -103,7 +104,7 @@ impl Evaluation<'_> {
             ahead,
         };
         let mut show = |what: &str| self.live.show(0, &format!("{kind}, YCSB {letter}, batch {batch}: {what}"));
-        let run = run(kind, self.options, self.ycsb(letter, theta)?, &plan, &mut show)?;
+        let run = run(kind, &self.options, self.ycsb(letter, theta)?, &plan, &mut show)?;
         if run.verified { Ok(run) } else { Err(Failure::Check(format!("{kind}: {}", run.verification))) }
     }
 
@@ -114,7 +115,7 @@ impl Evaluation<'_> {
 
     /// Figure 3.4: transfer time against batch size.
     fn transfers(&self) -> Outcome {
-        let times = copies(self.options.device, stride()?, &SIZES)?;
+        let times = copies(Some(self.device), stride()?, &SIZES)?;
         print("\nFigure 3.4: microseconds of copying for a thousand blocks, against blocks of a batch\n")?;
         for copy in &times {
             let [into, out] = per_thousand(copy);
@@ -194,7 +195,7 @@ impl Evaluation<'_> {
         print(&format!("\nFigure 4.5: transactions a second, theta 0.1, batches of {BATCH}\n"))?;
         let mut values = Vec::new();
         for letter in ['a', 'b'] {
-            for kind in [EngineKind::TwoPhase, EngineKind::Deterministic, OPENCL[1], OPENCL[0]] {
+            for kind in [EngineKind::TWO_PHASE, EngineKind::DETERMINISTIC, OPENCL[1], OPENCL[0]] {
                 let run = self.run(kind, letter, 0.1, BATCH, AHEAD)?;
                 print(&format!("  YCSB {letter}, {:<22} {:>14}\n", run.engine, grouped(run.throughput_txn_per_s)))?;
                 values.push((format!("{letter}: {}", run.engine), run.throughput_txn_per_s));
@@ -208,7 +209,7 @@ impl Evaluation<'_> {
         print("\nFigure 4.6: microseconds of one read, the filling of its batch included\n")?;
         let mut values = Vec::new();
         for (kind, blocks) in
-            [(EngineKind::TwoPhase, 1), (EngineKind::Deterministic, 1), (OPENCL[1], BATCH), (OPENCL[0], BATCH)]
+            [(EngineKind::TWO_PHASE, 1), (EngineKind::DETERMINISTIC, 1), (OPENCL[1], BATCH), (OPENCL[0], BATCH)]
         {
             let median = self.one_latency(kind, blocks)?;
             print(&format!("  {:<22} {median:>12.1}  (batch of {blocks})\n", kind.name()))?;
@@ -220,7 +221,7 @@ impl Evaluation<'_> {
     fn one_latency(&self, kind: EngineKind, blocks: usize) -> Result<f64, Failure> {
         let mut workload = self.ycsb('c', 0.1)?;
         let mut show = |what: &str| self.live.show(0, &format!("{kind}, latency: {what}"));
-        let mut engine = prepare(kind, self.options, &mut *workload, 0, &mut show)?;
+        let mut engine = prepare(kind, &self.options, &mut *workload, 0, &mut show)?;
         let repeats = if blocks == 1 { 20_000 } else { 8 };
         let mut times = Vec::new();
         let mut batch = Batch::new(workload.block_bytes(), blocks).map_err(Failure::usage)?;
@@ -268,6 +269,8 @@ fn device_of(run: &Run) -> Result<&DeviceRun, Failure> {
 /// Everything, one figure after the other.
 pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
     let used = lockwork_opencl::chosen(device(arguments)?)?;
+    let mut settings = Settings::default();
+    settings.set("device", used.number.to_string());
     let records = arguments.records.unwrap_or(1_000_000);
     if !(1_000..=100_000_000).contains(&records) {
         return Err(Failure::usage(format!("--records is {records}; 1000 to 100000000 are possible")));
@@ -276,7 +279,8 @@ pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
     prepare_folder(Some(&folder))?;
     let live = Live::new(std::iter::once("opencl"));
     let evaluation = Evaluation {
-        options: Options { device: Some(used.number), ..Options::default() },
+        device: used.number,
+        options: Options { settings, ..Options::default() },
         records,
         time: Duration::from_secs_f64(0.7),
         seed: arguments.seed(),
@@ -296,8 +300,8 @@ pub(super) fn bench_opencl(arguments: &Arguments) -> Outcome {
         used.compute_units,
         used.version
     ))?;
-    let random = random_lines(evaluation.options.device)?;
-    let copy = copies(evaluation.options.device, 1 << 10, &[1 << 16])?[0];
+    let random = random_lines(Some(used.number))?;
+    let copy = copies(Some(used.number), 1 << 10, &[1 << 16])?[0];
     let rate = |ns: u64| (copy.blocks << 10) as f64 / ns.max(1) as f64;
     print(&format!(
         "limits: {} random lines a second; copies of 64 MiB {:.1} GB/s to the device, {:.1} GB/s back\n",

@@ -19,8 +19,8 @@ use lockwork_workload::{Repeat, Workload, WorkloadError};
 
 use super::Failure;
 use super::chart::grouped;
+use super::engines::create;
 use super::report::{DeviceRun, Latency, Memory, Run, abort_name};
-use lockwork::engines::create;
 
 /// Batches handed over before the first is taken back.
 pub(super) const AHEAD: usize = 3;
@@ -119,7 +119,7 @@ impl Input {
 /// An engine with the workload's tables, rows and procedures, and room for the rows that `transactions` calls insert.
 pub(super) fn prepare(
     kind: EngineKind,
-    options: Options,
+    options: &Options,
     workload: &mut dyn Workload,
     transactions: usize,
     progress: &mut dyn FnMut(&str),
@@ -282,7 +282,7 @@ fn pass(engine: &mut dyn Engine, input: &mut Input, ahead: usize) -> Result<Pass
 /// Runs the workload on one engine and verifies what it did.
 pub(super) fn run(
     kind: EngineKind,
-    options: Options,
+    options: &Options,
     workload: Box<dyn Workload>,
     plan: &Plan,
     progress: &mut dyn FnMut(&str),

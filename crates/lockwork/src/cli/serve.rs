@@ -13,12 +13,13 @@ use std::process::ExitCode;
 use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
-use lockwork::{EngineKind, Error, Lockwork, OpenOptions};
+use lockwork::{Error, Lockwork, OpenOptions};
 use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::cluster::Join;
+use super::engines::{self, EngineOptions};
 use super::{Failure, print};
 
 #[derive(Debug, Args)]
@@ -32,6 +33,8 @@ pub(super) struct Arguments {
     /// The engine that runs the calls
     #[arg(long, default_value = "deterministic")]
     pub(super) engine: String,
+    #[command(flatten)]
+    pub(super) engine_options: EngineOptions,
     /// When a call is answered: fsync, when it survives a loss of power; async, when it survives this process; none,
     /// when it has run [default: fsync]
     #[arg(long, requires = "data")]
@@ -263,10 +266,11 @@ impl Arguments {
         if let Some(folder) = &self.data {
             warn_if_open(folder);
         }
-        let engine: EngineKind = self.engine.parse().map_err(Failure::usage)?;
+        let engine = engines::find(&self.engine)?;
+        let engine_options = self.engine_options.options(engine)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = self.requests.applied(sequencer::Options { durability, ..sequencer::Options::default() })?;
-        let options = OpenOptions { engine, sequencer, ..OpenOptions::default() };
+        let options = OpenOptions { engine, engine_options, sequencer };
         match &self.data {
             Some(folder) => {
                 super::sql::refuse_address(folder)?;
@@ -419,7 +423,7 @@ mod tests {
 
     #[test]
     fn the_example_is_a_call_that_can_be_made() {
-        let mut database = Lockwork::open_in_memory(EngineKind::Serial).unwrap();
+        let mut database = Lockwork::open_in_memory(lockwork::EngineKind::SERIAL).unwrap();
         assert_eq!(example(&database), None);
         let all = "CREATE PROCEDURE a(x BIGINT[3]) AS $$ BEGIN NULL; END $$;\
                    CREATE PROCEDURE b(k INTEGER, d DECIMAL(9, 3), e DECIMAL(9, 0), t VARCHAR(3), w TIMESTAMP, \

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockwork::EngineKind;
 use lockwork::divided::MOST_PARTS;
 use lockwork::sequencer::io::{Disk, Io, Locking};
 use lockwork_nats::Error as NatsError;
 use lockwork_nats::local::{Servers, lock};
 use lockwork_nats::mend::{Mended, mend};
 
+use super::engines;
 use super::parts::{SECRET, may_divide, may_sequence};
 use super::serve::read;
 use super::{Failure, Outcome, print};
@@ -77,7 +77,7 @@ impl Arguments {
     /// What nodes would find, when the servers run.
     fn validate(&self) -> Result<(), Failure> {
         may_sequence(self.sequencers, self.parts.map_or(1, usize::from))?;
-        self.engine.parse::<EngineKind>().map_err(Failure::usage)?;
+        engines::find(&self.engine)?;
         if self.parts.is_some() {
             may_divide(&self.engine)?;
         }

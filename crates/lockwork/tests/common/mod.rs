@@ -9,7 +9,7 @@ use lockwork_workload::Workload;
 /// An engine with the tables, rows and procedures of a workload.
 pub(crate) fn prepared(kind: EngineKind, policy: LockPolicy, workload: &mut dyn Workload) -> Box<dyn Engine> {
     let options = Options { threads: 2, policy, pages: Pages::Plain, ..Options::default() };
-    let mut engine = create(kind, options).unwrap();
+    let mut engine = create(kind, options.clone()).unwrap();
     let schemas = workload.schemas();
     let mut image = Vec::new();
     for (table, schema) in schemas.iter().enumerate() {

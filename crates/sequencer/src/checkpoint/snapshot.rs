@@ -256,7 +256,7 @@ mod tests {
 
     /// Rows of about ten thousand bytes, a batch that changes all of them, and the bytes of a row.
     fn wide() -> (Box<dyn Engine>, Vec<Arc<Registered>>, Batch, usize) {
-        let mut engine = create(EngineKind::Serial, Options::default()).unwrap();
+        let mut engine = create(EngineKind::SERIAL, Options::default()).unwrap();
         let table = "table wide (id: i64 key, count: i64, rest: bytes(10016))";
         let touch = "procedure touch\ntable wide\nparam id: i64\nupdate c0, wide, [id]\nret r1, c0\n\
                      load r2, [id]\nadd r2, r2, 1\nstorer r2, r1[wide.count]\ncommit";

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
 
-use lockwork_engine::{EngineError, EngineKind};
+use lockwork_engine::EngineError;
 use lockwork_procedure::block::Batch;
 
 use super::{Checkpointing, Order, Reply};
@@ -190,7 +190,7 @@ impl Order {
         let requests = self.dedup.encode(ROWS_BYTES);
         self.work.checkpointing =
             Some(Checkpointing { snapshot: Some(Snapshot::new(pieces, threads)), requests, thread });
-        let on_device = self.engine.name().parse().is_ok_and(EngineKind::runs_on_device);
+        let on_device = self.engine.runs_on_device();
         self.copy(if on_device { None } else { Some(start + self.options.checkpoint_slice) });
         self.count_pause(start);
     }

@@ -77,7 +77,7 @@ impl Plan {
 
 /// Engines that all do the same.
 fn engine(node: usize) -> Result<Box<dyn Engine>, EngineError> {
-    let kind = if node % 3 == 1 { EngineKind::Serial } else { EngineKind::Deterministic };
+    let kind = if node % 3 == 1 { EngineKind::SERIAL } else { EngineKind::DETERMINISTIC };
     create(kind, EngineOptions { threads: 1 + node % 2, pages: Pages::Plain, ..EngineOptions::default() })
 }
 

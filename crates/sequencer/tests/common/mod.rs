@@ -234,7 +234,7 @@ pub(crate) struct Oracle(Box<dyn Engine>);
 
 impl Oracle {
     pub(crate) fn new() -> Self {
-        let mut oracle = engine(EngineKind::Serial);
+        let mut oracle = engine(EngineKind::SERIAL);
         let tables = lockwork_procedure::assembly::assemble_tables(TABLES, [].as_slice()).unwrap();
         oracle.create_table(tables[0].clone(), 10).unwrap();
         for source in [TRANSFER, AUDIT, OPEN, CLOSE] {

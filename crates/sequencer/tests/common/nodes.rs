@@ -50,7 +50,7 @@ pub(crate) fn join_remembering(
     let options = Options { checkpoint_bytes: 0, request_memory, ..Options::default() };
     let disk = Arc::new(SimulatedDisk::new(1));
     let journal = Arc::new(journal.clone());
-    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::Deterministic), &mut |_| told())
+    Sequencer::join(journal, disk, Path::new("/n"), options, node, engine(EngineKind::DETERMINISTIC), &mut |_| told())
 }
 
 pub(crate) fn join(journal: &SimulatedJournal, name: &str) -> Sequencer {

@@ -18,7 +18,7 @@ fn who() -> Who {
 }
 
 fn built() -> Built {
-    let mut database = Lockwork::open_in_memory(EngineKind::Deterministic).unwrap();
+    let mut database = Lockwork::open_in_memory(EngineKind::DETERMINISTIC).unwrap();
     database.sql(SQL).unwrap();
     let mut built = Built::new(&(database.sql_catalogue().clone(), database.procedure_definitions()), 1).unwrap();
     built.be(&who()).unwrap();

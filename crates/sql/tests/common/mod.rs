@@ -10,12 +10,12 @@ use lockwork_sql::{Catalogue, Compiled, Definition, Kind, SqlError, Value, expla
 
 /// Engines of the CPU.
 pub(crate) const KINDS: [EngineKind; 6] = [
-    EngineKind::Serial,
-    EngineKind::TwoPhase,
-    EngineKind::Optimistic,
-    EngineKind::Timestamp,
-    EngineKind::DeterministicQueue,
-    EngineKind::Deterministic,
+    EngineKind::SERIAL,
+    EngineKind::TWO_PHASE,
+    EngineKind::OPTIMISTIC,
+    EngineKind::TIMESTAMP,
+    EngineKind::DETERMINISTIC_QUEUE,
+    EngineKind::DETERMINISTIC,
 ];
 
 pub(crate) struct Session {
@@ -28,7 +28,7 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(kind: EngineKind) -> Self {
         let options = Options { threads: 2, pages: lockwork_memory::Pages::Plain, ..Options::default() };
-        let engine = create(kind, options).unwrap();
+        let engine = create(kind, options.clone()).unwrap();
         Self { catalogue: Catalogue::new(), engine, procedures: HashMap::new(), singles: 0 }
     }
 

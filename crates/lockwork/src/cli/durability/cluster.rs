@@ -139,7 +139,7 @@ pub(in crate::cli) fn bench_cluster(arguments: &Arguments) -> Outcome {
     made.map_err(|error| Failure::usage(format!("{}: {error}; set TMPDIR to another folder", folder.0.display())))?;
     let live = Live::new(std::iter::once("cluster"));
     let engine_options = Options { threads: 1, ..Options::default() };
-    let options = OpenOptions { engine: EngineKind::Deterministic, engine_options, sequencer: Default::default() };
+    let options = OpenOptions { engine: EngineKind::DETERMINISTIC, engine_options, sequencer: Default::default() };
     live.show(0, "starting servers and nodes");
     let (local, _) = Lockwork::open_with(folder.0.join("folder"), &options, |_| {})?;
     let mut local = Ours::new(local, accounts)?;

@@ -249,11 +249,12 @@ pub(super) fn bench_durability(arguments: &Arguments) -> Outcome {
     let engine_options = Options { threads: arguments.threads.unwrap_or(1), ..Options::default() };
     let open = |name: &str, durability| {
         let sequencer = lockwork::sequencer::Options { durability, ..Default::default() };
-        let options = OpenOptions { engine: EngineKind::Deterministic, engine_options, sequencer };
+        let options =
+            OpenOptions { engine: EngineKind::DETERMINISTIC, engine_options: engine_options.clone(), sequencer };
         Lockwork::open_with(folder.0.join(name), &options, |_| {}).map(|(database, _)| database)
     };
     live.show(0, "making the accounts");
-    let memory = Lockwork::open_in_memory_with(EngineKind::Deterministic, engine_options)?;
+    let memory = Lockwork::open_in_memory_with(EngineKind::DETERMINISTIC, engine_options.clone())?;
     let mut memory = Ours::new(memory, accounts)?;
     let mut durable = Ours::new(open("lockwork", Durability::Fsync)?, accounts)?;
     let sqlite = Sqlite::new(&folder.0, accounts, BALANCE);

@@ -24,7 +24,7 @@ use super::super::{Failure, Outcome};
 use super::race::{Make, Rates, median};
 use super::{ACCESSES, Figure, MANY, ORDERS, REMOTE, Study, ycsb};
 
-const ENGINE: EngineKind = EngineKind::Timestamp;
+const ENGINE: EngineKind = EngineKind::TIMESTAMP;
 /// Transactions in flight.
 const IN_FLIGHT: [usize; 8] = [1, 2, 4, 8, 12, 16, 24, 32];
 /// The accesses that the engine reckons a transaction of TPC-C with: Payment's, whose keys are all arguments.
@@ -62,7 +62,7 @@ impl Paper<'_> {
         let side = |transactions: usize| {
             let interleave = if transactions == 1 { Interleave::None } else { self.study.options.interleave };
             let window = transactions * accesses;
-            (format!("window {window}"), ENGINE, Options { interleave, window, ..self.study.options })
+            (format!("window {window}"), ENGINE, Options { interleave, window, ..self.study.options.clone() })
         };
         let mut contestants = race.contestants(&IN_FLIGHT.map(side), make)?;
         let entries = (0..IN_FLIGHT.len()).map(|at| Ok((at, make()?))).collect::<Result<_, Failure>>()?;
@@ -116,7 +116,7 @@ impl Paper<'_> {
     /// Figure 12: how transactions overlap.
     fn interleaving(&mut self) -> Outcome {
         let modes = interleavings(self.study.arguments)?;
-        let sides: Vec<_> = modes.iter().map(|(name, options)| (name.clone(), ENGINE, *options)).collect();
+        let sides: Vec<_> = modes.iter().map(|(name, options)| (name.clone(), ENGINE, options.clone())).collect();
         let compare = |figure: &mut Figure| {
             modes.iter().filter(|(name, _)| name != "none").for_each(|(name, _)| figure.compare(name, "none"));
         };
@@ -166,9 +166,11 @@ impl Paper<'_> {
             return self.study.keep(figure);
         }
         let race = self.study.race(MANY);
-        let alone = Options { interleave: Interleave::None, ..self.study.options };
-        let sides =
-            [("interleaved".to_string(), ENGINE, self.study.options), ("one by one".to_string(), ENGINE, alone)];
+        let alone = Options { interleave: Interleave::None, ..self.study.options.clone() };
+        let sides = [
+            ("interleaved".to_string(), ENGINE, self.study.options.clone()),
+            ("one by one".to_string(), ENGINE, alone),
+        ];
         let mut contestants = race.contestants(&sides, &|| ycsb(&config))?;
         let mut entries = Vec::new();
         for remote in REMOTE {

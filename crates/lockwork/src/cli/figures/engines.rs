@@ -44,7 +44,7 @@ impl Side<'_> {
     }
 
     fn contestants(&self, calls: usize, make: &Make<'_>) -> Result<Vec<Contestant>, Failure> {
-        let side = |&kind: &EngineKind| (kind.name().to_string(), kind, self.study.options);
+        let side = |&kind: &EngineKind| (kind.name().to_string(), kind, self.study.options.clone());
         let sides: Vec<_> = self.kinds.iter().map(side).collect();
         self.study.race(calls).contestants(&sides, make)
     }

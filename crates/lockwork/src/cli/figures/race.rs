@@ -83,7 +83,7 @@ impl Race<'_> {
         let load = |(name, kind, options): &(String, EngineKind, Options)| {
             let mut workload = make()?;
             let mut show = |what: &str| self.live.show(0, &format!("{name}: {what}"));
-            let engine = prepare(*kind, *options, &mut *workload, calls, &mut show)?;
+            let engine = prepare(*kind, options, &mut *workload, calls, &mut show)?;
             Ok(Contestant { name: name.clone(), engine })
         };
         sides.iter().map(load).collect()

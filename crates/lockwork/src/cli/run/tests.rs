@@ -110,7 +110,7 @@ fn a_back_end_that_fails_at_any_call_is_exit_code_6() {
     let mut failed = BTreeSet::new();
     for at in 1.. {
         let create = || -> Result<Box<dyn Engine>, EngineError> {
-            let engine = create(EngineKind::Serial, Options::default())?;
+            let engine = create(EngineKind::SERIAL, &Options::default())?;
             Ok(Box::new(Failing { engine, calls: Cell::new(0), at }))
         };
         let config = TransferConfig { accounts: 4, ..TransferConfig::default() };

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use lockwork::OpenOptions;
 use lockwork::sequencer::{self, Durability};
-use lockwork::{EngineKind, OpenOptions};
 use lockwork_client::Address;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use super::engines::{self, EngineOptions};
 use super::{Failure, Outcome, print};
 pub(super) use folder::open_and_tell;
 use form::Output;
@@ -46,6 +47,8 @@ pub(super) struct Arguments {
     /// Of a folder: the engine that runs the calls [default: deterministic]
     #[arg(long)]
     engine: Option<String>,
+    #[command(flatten)]
+    engine_options: EngineOptions,
     /// Of a folder: when a statement is answered: fsync, when it survives a loss of power; async, when it survives this
     /// process; none, when it has run, and only what is there at the end is kept [default: fsync]
     #[arg(long)]
@@ -136,7 +139,8 @@ impl Arguments {
             let options = self.options()?;
             return Ok((Box::new(open_and_tell(&self.place, &options, |_| ())?), place.to_string()));
         };
-        if let Some(option) = given(&of_folders) {
+        let engine_option = self.engine_options.are_given().then_some("--engine-option");
+        if let Some(option) = given(&of_folders).or(engine_option) {
             let hint = format!("hint: lockwork serve {option} chooses it for all who connect");
             return Err(Failure::usage(format!("{option} is for folders, and {address} is a server\n{hint}")));
         }
@@ -153,10 +157,11 @@ impl Arguments {
     }
 
     fn options(&self) -> Result<OpenOptions, Failure> {
-        let engine: EngineKind = self.engine.as_deref().unwrap_or("deterministic").parse().map_err(Failure::usage)?;
+        let engine = engines::find(self.engine.as_deref().unwrap_or("deterministic"))?;
+        let engine_options = self.engine_options.options(engine)?;
         let durability: Durability = self.durability.as_deref().unwrap_or("fsync").parse()?;
         let sequencer = sequencer::Options { durability, ..sequencer::Options::default() };
-        Ok(OpenOptions { engine, sequencer, ..OpenOptions::default() })
+        Ok(OpenOptions { engine, engine_options, sequencer })
     }
 }
 

@@ -33,7 +33,7 @@ fn who_does_not_go_on_is_sent_away() {
     assert_eq!(set.0, Some(0), "{}", set.2);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let start = |users: Option<Users>| {
-        let open = OpenOptions { engine: EngineKind::Deterministic, ..OpenOptions::default() };
+        let open = OpenOptions { engine: EngineKind::DETERMINISTIC, ..OpenOptions::default() };
         // Longer than a login takes on a busy machine.
         let patience = Duration::from_secs(2);
         let options = Options { login: patience, patience, users, connections: 8, ..Options::default() };

@@ -275,7 +275,7 @@ mod tests {
             for remote in [false, !ordered] {
                 let mut probe = Probe { remote, ordered, ..Probe::new(what, 3, 2, 500, 1) };
                 let options = Options { threads: 2, ..Options::default() };
-                let engine = create(EngineKind::Timestamp, options).unwrap();
+                let engine = create(EngineKind::TIMESTAMP, options).unwrap();
                 let mut engine = load(engine, &mut probe, 300, &mut |_| {}).unwrap();
                 let mut batch = Batch::new(probe.block_bytes(), 100).unwrap();
                 assert_eq!(probe.fill(&mut batch, 200).unwrap(), 100);
