@@ -88,3 +88,17 @@ fn a_number_that_is_joined_to_a_text_is_named() {
         assert!(answer.contains("42804: a number stands where || needs a text"), "{set}: {answer}");
     }
 }
+
+#[test]
+fn a_syntax_error_names_what_is_not_understood() {
+    let mut session = Session::new(KINDS[0]);
+    for (text, message) in [
+        ("CREATE INDEX i ON t (a DESC)", "42601: syntax error at or near 'DESC': ')' is expected"),
+        ("UPDATE t SET s := 1", "42601: syntax error at or near ':=': '=' is expected"),
+        ("INSERT INTO t VALUES (1", "42601: syntax error at the end of the text: ')' is expected"),
+        ("CREATE PROCEDURE p() AS BEGIN FOR i IN 1..2 DO NULL; END LOOP; END", "at or near 'DO': 'loop' is expected"),
+    ] {
+        let answer = session.run(text);
+        assert!(answer.to_lowercase().contains(&message.to_lowercase()), "{text}: {answer}");
+    }
+}
