@@ -80,13 +80,17 @@ fn constraints_and_defaults_that_are_not_possible_are_named() {
 }
 
 #[test]
-fn a_number_that_is_joined_to_a_text_is_named() {
+fn what_is_not_joined_to_a_text_is_named() {
     let mut session = Session::new(KINDS[0]);
     assert_eq!(session.run(T), "");
-    for set in ["'a' || v", "v || 'a'", "s || v"] {
-        let answer = session.run(&format!("UPDATE t SET s = {set} WHERE id = 1"));
-        assert!(answer.contains("42804: a number stands where || needs a text"), "{set}: {answer}");
+    let set = |session: &mut Session, value: &str| session.run(&format!("UPDATE t SET s = {value} WHERE id = 1"));
+    for value in ["'a' || TIMESTAMP '2024-01-31'", "now() || 'a'"] {
+        let answer = set(&mut session, value);
+        assert!(answer.contains("42804: a timestamp stands where || needs a text"), "{value}: {answer}");
     }
+    let answer = set(&mut session, "v || 1");
+    assert!(answer.contains("42804: a number stands where || needs a text"), "{answer}");
+    assert!(answer.contains("one side of || has to be a text"), "{answer}");
 }
 
 #[test]
