@@ -55,7 +55,7 @@ def test_a_lock_that_stays_is_had_by_whoever_asks_for_it(client, service):
         with client.acquire(21, timeout=5) as held:
             tokens.append(held.token)
         assert tokens == sorted(set(tokens))
-    with pytest.raises(lockwork.Error):
+    with pytest.raises(lockwork.DataError, match="stay is -1"):
         locks.connect(service, stay=-1.0)
 
 

@@ -77,6 +77,12 @@ impl Prepared {
         self.arguments.scales(values)
     }
 
+    /// Whether there is room for the elements of the arrays among these values for `$1` and so on.
+    #[must_use]
+    pub fn has_room(&self, values: &[sql::Value]) -> bool {
+        std::iter::once(self).chain(&self.longer).any(|prepared| prepared.arguments.has_room(values))
+    }
+
     /// What it answers: the columns of a SELECT, the results of a CALL. Those of a SELECT are one value a row.
     #[must_use]
     pub fn columns(&self) -> Vec<Field> {

@@ -79,6 +79,8 @@ mod tests {
         assert!(error.contains("rows of table 't' need 800 bytes") && error.contains("768 of 1024"), "{error}");
         assert_eq!(map.clone().take_aligned(64, 512, "aligned").unwrap(), 512);
         assert_eq!((map.take(768, "d").unwrap(), map.left()), (256, 0));
-        assert!(map.take(u64::MAX, "e").is_err());
+        let error = map.take(u64::MAX, "e").unwrap_err().to_string();
+        assert!(error.contains("e need 18446744073709551615 bytes"), "{error}");
+        assert_eq!(map.left(), 0);
     }
 }

@@ -344,7 +344,8 @@ mod tests {
         });
         let [one, other] = sockets.map(|socket| socket.expect("it is there"));
         let to = (network.machines[1].near.address, 7601);
-        assert!(one.send_to(b"hello", to).is_err());
+        let no_way = one.send_to(b"hello", to).expect_err("nobody forwards");
+        assert_eq!(no_way.raw_os_error(), Some(libc::ENETUNREACH), "{no_way}");
         network.forward().expect("as root");
         network.forward().expect("once more changes nothing");
         other.set_read_timeout(Some(std::time::Duration::from_secs(5))).expect("it is a socket");

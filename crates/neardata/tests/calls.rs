@@ -189,9 +189,10 @@ fn a_caller_that_panics_on_a_piece_leaves_the_channel_whole() {
     let (remote, serving) = over_channel(Arc::new(Memory::default()), SMALL, Link::None);
     for _ in 0..10 {
         let bulk = operation(Purpose::Filter, 100_000, 1000, Duration::ZERO);
-        let ran = catch_unwind(AssertUnwindSafe(|| remote.run(&bulk, &mut |_| std::panic::resume_unwind(Box::new(0)))));
-        assert!(ran.is_err());
-        assert!(remote.status().is_ok());
+        let panics = &mut |_: Piece<'_>| std::panic::resume_unwind(Box::new("the caller's"));
+        let panicked = catch_unwind(AssertUnwindSafe(|| remote.run(&bulk, panics))).expect_err("it goes on");
+        assert_eq!(panicked.downcast_ref(), Some(&"the caller's"));
+        remote.status().expect("it is served");
     }
     remote.shut_down();
     assert_eq!(serving.join().expect("no panic").expect("in good order"), Served::ShutDown);

@@ -58,7 +58,7 @@ fn fails_at(isolation: Isolation, here: bool, step: u64, error: &DeviceError) ->
             if committed.is_some() || ended.is_ok() { after } else { visible(here, &host, before, after) }
         );
     } else {
-        assert!(!in_doubt && ended.is_err(), "{ended:?}");
+        assert!(matches!(ended, Err(HostError::Device(_))), "{ended:?}");
         assert_eq!(all(&host), visible(here, &host, before, after));
     }
     assert_eq!(setup.locks.held(), 0);

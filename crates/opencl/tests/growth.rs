@@ -3,10 +3,11 @@
 //! Needs an OpenCL device (`make test` installs PoCL).
 
 use lockwork_engine::replay::{compare_digests, replay};
-use lockwork_engine::{Engine, EngineKind, Options, create};
+use lockwork_engine::{Engine, EngineError, EngineKind, Options, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
+use lockwork_storage::StorageError;
 
 /// Inserts `count` of at most 300 rows, then removes the first of them.
 const FILL: &str = "procedure fill\ntable rows\nparam base: i64\nparam count: i64\nscratch key: i64
@@ -67,7 +68,8 @@ fn tables_and_procedures_come_and_rows_are_loaded_between_batches() {
             for engine in [&mut engine, &mut oracle] {
                 let row = [(-1 - round).to_le_bytes(), round.to_le_bytes()].concat();
                 engine.load("rows", &row).unwrap();
-                assert!(engine.load("rows", &row).is_err(), "the key is there");
+                let twice = engine.load("rows", &row).unwrap_err();
+                assert!(matches!(twice, EngineError::Storage(StorageError::Duplicate { .. })), "{twice:?}");
                 let name = format!("more{round}");
                 let schema = TableSchema::new(&name, &[("key", ColumnType::Char(9))], 1, true).unwrap();
                 engine.create_table(schema, 1).unwrap();

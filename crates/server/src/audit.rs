@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(lines(&path).len(), 1);
         assert_eq!(std::fs::metadata(folder.path().join("audit.1")).unwrap().len(), MAX_BYTES);
         std::os::unix::fs::symlink("elsewhere", folder.path().join("link")).unwrap();
-        assert!(Audit::open(folder.path().join("link"), |_| {}).is_err());
+        let error = Audit::open(folder.path().join("link"), |_| {}).map(drop).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()), "{error}");
     }
 
     #[test]

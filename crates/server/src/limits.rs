@@ -378,7 +378,9 @@ mod tests {
         assert!(refusal.message.contains("384 MiB"), "{refusal}");
         let other = limits(&room, "bob");
         let of_other = other.reserve(OF_OTHERS + OWN).unwrap();
-        assert!(other.reserve(1).is_err() && limits(&room, "eve").reserve(OWN).is_ok());
+        let refusal = other.reserve(1).map(drop).unwrap_err();
+        assert!(refusal.sqlstate == "53200" && refusal.message.contains("384 MiB"), "{refusal}");
+        drop(limits(&room, "eve").reserve(OWN).unwrap());
         drop((held, more, of_other, one, two, other));
         assert!(room.used().all == 0 && room.used().by_user.is_empty());
     }

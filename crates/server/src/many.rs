@@ -389,7 +389,8 @@ mod tests {
             // What is cut is refused, whole or in its middle.
             for length in 0..bytes.len() {
                 let cut = decode(Some(&bytes[..length]), FieldFormat::Binary, None, &field(sql));
-                assert!(cut.is_err(), "{sql} cut to {length}: {cut:?}");
+                let sqlstate = cut.map_err(|refusal| refusal.sqlstate.to_string());
+                assert_eq!(sqlstate, Err("22P03".to_string()), "{sql} cut to {length}");
             }
         }
         // Integers for a DECIMAL count whole units; what has too many decimals is rounded, one by one.
@@ -400,6 +401,7 @@ mod tests {
         let rounded = decode(Some(&fine), FieldFormat::Binary, None, &field(decimal)).unwrap();
         assert_eq!(rounded, Column::Values(vec![Value::Decimal(1_235, 2)]));
         assert_eq!(decode(Some(b"{7,8}"), FieldFormat::Text, None, &field(integer)).unwrap().len(), 2);
-        assert!(decode(None, FieldFormat::Binary, None, &field(integer)).is_err());
+        let refusal = decode(None, FieldFormat::Binary, None, &field(integer)).unwrap_err();
+        assert_eq!(&*refusal.sqlstate, "22004", "{refusal}");
     }
 }

@@ -17,7 +17,7 @@ use crate::grants::Change;
 use crate::known::Known;
 use crate::limits::Taken;
 use crate::many;
-use crate::query::Query;
+use crate::query::{MAX_ELEMENTS, Query};
 use crate::shared::Plan;
 use crate::values::{Decimals, decode, encode, format_of, size, type_of};
 use crate::verb::Verb;
@@ -129,7 +129,14 @@ impl Stored {
                 let told = portal.statement.statement.parameters();
                 let fields: Vec<Field> = match self {
                     // What a value is compared with, or goes into, says whether it fits.
-                    Self::Plan(_) if !is_call => fields.into_iter().map(widest).collect(),
+                    Self::Plan(plan) if !is_call => {
+                        // Of a SELECT by longer lists of keys a query is made.
+                        let count = |field: &Field| match plan.verb {
+                            Verb::Select => field.count.map(|_| MAX_ELEMENTS),
+                            _ => field.count,
+                        };
+                        fields.into_iter().map(|field| Field { count: count(&field), ..widest(field) }).collect()
+                    }
                     _ => fields,
                 };
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| match bytes {

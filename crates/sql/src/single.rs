@@ -34,6 +34,13 @@ pub(crate) enum Purpose {
     },
 }
 
+impl Purpose {
+    /// What it is for in an expression that is for this.
+    pub(crate) fn operand(self) -> Self {
+        Self::Operand(if let Self::Column(table, column) = self { Some((table, column)) } else { None })
+    }
+}
+
 /// The table that a single INSERT writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inserted {
@@ -74,6 +81,10 @@ enum Argument {
     Length,
     /// Whether `$n`, counted from 0, is no NULL.
     IsKnown(usize),
+    /// `$n`, counted from 0, as it compares with values of the field's type.
+    Compared(usize, Field),
+    /// How many bytes `$n`, counted from 0, has.
+    LengthOf(usize),
 }
 
 impl Argument {
@@ -89,15 +100,19 @@ impl Argument {
             }
             Lifted::Length => Self::Length,
             Lifted::IsKnown(number) => Self::IsKnown(usize::from(number) - 1),
+            Lifted::Compared(number, sql) => {
+                Self::Compared(usize::from(number) - 1, Field { sql_type: Some(sql), ..field.clone() })
+            }
+            Lifted::LengthOf(number) => Self::LengthOf(usize::from(number) - 1),
         }
     }
 
     /// The parameters `$n`, counted from 0, that it takes, and the fields that they go into.
     fn placeholders(&self) -> Vec<(usize, &Field)> {
         match self {
-            Self::Placeholder(number, field) => vec![(*number, field)],
+            Self::Placeholder(number, field) | Self::Compared(number, field) => vec![(*number, field)],
             Self::List(elements) => elements.iter().flat_map(Self::placeholders).collect(),
-            Self::Value(_) | Self::Now | Self::Null | Self::Length | Self::IsKnown(_) => Vec::new(),
+            Self::Value(_) | Self::Now | Self::Null | Self::Length | Self::IsKnown(_) | Self::LengthOf(_) => Vec::new(),
         }
     }
 
@@ -106,11 +121,12 @@ impl Argument {
     fn value(&self, given: &[Value], now: &Value) -> Value {
         match self {
             Self::Value(constant) => constant.clone(),
-            Self::Placeholder(number, _) => given[*number].clone(),
+            Self::Placeholder(number, _) | Self::Compared(number, _) => given[*number].clone(),
             Self::Now => now.clone(),
             Self::Null | Self::Length => Value::Null,
             Self::List(elements) => Value::Array(elements.iter().map(|element| element.value(given, now)).collect()),
             Self::IsKnown(number) => Value::Boolean(given[*number] != Value::Null),
+            Self::LengthOf(number) => Value::Integer(given[*number].bytes() as i64),
         }
     }
 }
@@ -211,10 +227,15 @@ impl Arguments {
         let mut length = 0;
         for ((value, argument), (purpose, sql)) in values.iter_mut().zip(&self.list).zip(&self.purposes) {
             let named = |error: SqlError| match argument {
-                Argument::Placeholder(number, _) => {
+                Argument::Placeholder(number, _) | Argument::Compared(number, _) => {
                     SqlError { message: format!("parameter ${}: {}", number + 1, error.message), ..error }
                 }
                 _ => error,
+            };
+            let is_compared = matches!(argument, Argument::Compared(..));
+            let taken = |value: &Value, sql| match is_compared {
+                true => value.compared(sql),
+                false => value.operand(sql).map(|()| value.clone()),
             };
             match (purpose, sql) {
                 _ if *argument == Argument::Length => *value = Value::Integer(length),
@@ -227,7 +248,7 @@ impl Arguments {
                     }
                 }
                 (Purpose::Condition { .. }, Some(sql)) if *value == Value::Null => *value = Value::zero(*sql),
-                (Purpose::Condition { is_operand: true }, Some(sql)) => value.operand(*sql).map_err(named)?,
+                (Purpose::Condition { is_operand: true }, Some(sql)) => *value = taken(value, *sql).map_err(named)?,
                 (Purpose::Condition { is_operand: false }, Some(sql)) => {
                     *value = value.assigned(*sql).map_err(named)?
                 }
@@ -243,10 +264,12 @@ impl Arguments {
                 (Purpose::Column(table, column), Some(sql)) => {
                     *value = value.assigned(*sql).map_err(|error| named(error.of_column(table, column)))?;
                 }
-                (Purpose::Operand(column), Some(sql)) => value.operand(*sql).map_err(|error| match column {
-                    Some((table, column)) => named(error.of_column(table, column)),
-                    None => named(error),
-                })?,
+                (Purpose::Operand(column), Some(sql)) => {
+                    *value = taken(value, *sql).map_err(|error| match column {
+                        Some((table, column)) => named(error.of_column(table, column)),
+                        None => named(error),
+                    })?;
+                }
                 (Purpose::Any, Some(sql)) if matches!(argument, Argument::Placeholder(..)) => {
                     *value = value.assigned(*sql).map_err(named)?;
                 }
@@ -262,7 +285,7 @@ impl Arguments {
     pub fn scales(&self, given: &[Value]) -> Option<Vec<u8>> {
         let mut scales = vec![0; given.len()];
         for (argument, (purpose, sql)) in self.list.iter().zip(&self.purposes) {
-            let Argument::Placeholder(number, _) = argument else { continue };
+            let (Argument::Placeholder(number, _) | Argument::Compared(number, _)) = argument else { continue };
             if !matches!(purpose, Purpose::Operand(_) | Purpose::Condition { is_operand: true }) {
                 continue;
             }

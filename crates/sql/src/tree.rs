@@ -99,6 +99,13 @@ pub(crate) enum ExprKind {
     Fit(Box<Expr>, i64, i64),
     Found,
     Concat(Vec<Expr>),
+    /// The text of a number of at most so many digits, or of a truth value. Where it is joined to others, the next
+    /// begins behind its last character.
+    Digits(Box<Expr>, u8),
+    /// A text, and how many bytes it has. Where it is joined to others, the next begins behind the last of them.
+    Sized(Box<Expr>, Box<Expr>),
+    /// A text of which the type's bytes are all, or the procedure aborts with this code.
+    Fitting(Box<Expr>, u16),
     /// Bytes of a text: from (0 is the first), and as many as the type says.
     Piece(Box<Expr>, u32),
 }

@@ -117,11 +117,7 @@ impl Value {
 
     /// What is wrong with it as a value of a type.
     pub(crate) fn misfit(&self, sql: SqlType) -> Result<(), SqlError> {
-        let length = match self {
-            Self::Text(text) => text.len(),
-            Self::Bytes(bytes) => bytes.len(),
-            _ => 0,
-        };
+        let length = self.bytes();
         let is_number = |value: &Self| {
             matches!(value, Self::Integer(_) | Self::Decimal(..) | Self::Timestamp(_) | Self::Numeric(_))
         };
@@ -187,6 +183,36 @@ impl Value {
                 Err(outside(message).hint("prepare the statement for values with more decimals"))
             }
             _ => self.misfit(sql),
+        }
+    }
+
+    /// The value as one that compares with those of a type as it does itself. The type is wider than what it is
+    /// compared with: of a longer text the last byte that there is room for says that it goes on.
+    ///
+    /// # Errors
+    /// It is a number that 64 bits do not hold, or has decimals (SQLSTATE 22003).
+    pub(crate) fn compared(&self, sql: SqlType) -> Result<Self, SqlError> {
+        let (bytes, most) = match (self, sql) {
+            (Self::Text(text), SqlType::Text(n)) => (text.as_bytes(), n as usize),
+            (Self::Bytes(bytes), SqlType::Bytes(n)) => (bytes.as_slice(), n as usize),
+            _ => return self.operand(sql).map(|()| self.clone()),
+        };
+        if bytes.len() <= most {
+            return Ok(self.clone());
+        }
+        let mut kept = bytes[..most].to_vec();
+        if let Some(last) = kept.last_mut().filter(|last| **last == 0) {
+            *last = u8::from(bytes[most..].iter().any(|&byte| byte != 0));
+        }
+        Ok(Self::Bytes(kept))
+    }
+
+    /// How many bytes it has as a text.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            _ => 0,
         }
     }
 

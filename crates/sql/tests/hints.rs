@@ -80,11 +80,29 @@ fn constraints_and_defaults_that_are_not_possible_are_named() {
 }
 
 #[test]
-fn a_number_that_is_joined_to_a_text_is_named() {
+fn what_is_not_joined_to_a_text_is_named() {
     let mut session = Session::new(KINDS[0]);
     assert_eq!(session.run(T), "");
-    for set in ["'a' || v", "v || 'a'", "s || v"] {
-        let answer = session.run(&format!("UPDATE t SET s = {set} WHERE id = 1"));
-        assert!(answer.contains("42804: a number stands where || needs a text"), "{set}: {answer}");
+    let set = |session: &mut Session, value: &str| session.run(&format!("UPDATE t SET s = {value} WHERE id = 1"));
+    for value in ["'a' || TIMESTAMP '2024-01-31'", "now() || 'a'"] {
+        let answer = set(&mut session, value);
+        assert!(answer.contains("42804: a timestamp stands where || needs a text"), "{value}: {answer}");
+    }
+    let answer = set(&mut session, "v || 1");
+    assert!(answer.contains("42804: a number stands where || needs a text"), "{answer}");
+    assert!(answer.contains("one side of || has to be a text"), "{answer}");
+}
+
+#[test]
+fn a_syntax_error_names_what_is_not_understood() {
+    let mut session = Session::new(KINDS[0]);
+    for (text, message) in [
+        ("CREATE INDEX i ON t (a DESC)", "42601: syntax error at or near 'DESC': ')' is expected"),
+        ("UPDATE t SET s := 1", "42601: syntax error at or near ':=': '=' is expected"),
+        ("INSERT INTO t VALUES (1", "42601: syntax error at the end of the text: ')' is expected"),
+        ("CREATE PROCEDURE p() AS BEGIN FOR i IN 1..2 DO NULL; END LOOP; END", "at or near 'DO': 'loop' is expected"),
+    ] {
+        let answer = session.run(text);
+        assert!(answer.to_lowercase().contains(&message.to_lowercase()), "{text}: {answer}");
     }
 }

@@ -151,7 +151,7 @@ line 18, column 10: error 42601: 5 values are given for 4 columns
 line 19, column 10: error 42601: 1 values are given for 2 columns
              INSERT INTO boxes (id, size) VALUES (9);
              ^
-line 20, column 42: error 42601: ';' is expected where '+' stands
+line 20, column 42: error 42601: syntax error at or near '+': ';' is expected
              UPDATE boxes SET size = DEFAULT + 1 WHERE id = 2;
                                              ^",
     );

@@ -14,7 +14,8 @@ fn a_byte_order_mark_at_the_beginning_is_passed_over() {
     assert_eq!((all[0].place().column, all[1].text()), (1, "INSERT INTO t VALUES (1)"));
     assert_eq!(Session::new(KINDS[0]).run(script), "rows = 1\n");
     assert_eq!(statements("\u{feff}").count(), 0);
-    assert!(statements("SELECT \u{feff} id FROM t;").any(|statement| statement.is_err()));
+    let error = statements("SELECT \u{feff} id FROM t;").find_map(Result::err).unwrap();
+    assert_eq!((error.sqlstate, error.column), ("0A000", 10), "{error}");
 }
 
 #[test]
@@ -22,7 +23,8 @@ fn comments_alone_are_no_statement() {
     for script in ["", " \n", "-- nothing", "-- nothing\n", "/* nothing */", "/* a\n /* b */ */ -- c\n;\n-- d", ";;"] {
         assert_eq!(statements(script).count(), 0, "{script:?}");
     }
-    assert!(statements("/* no end").any(|statement| statement.is_err()));
+    let error = statements("/* no end").find_map(Result::err).unwrap();
+    assert!(error.sqlstate == "42601" && error.message.contains("comment"), "{error}");
 }
 
 #[test]

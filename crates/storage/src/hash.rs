@@ -463,7 +463,8 @@ mod tests {
         let index = HashIndex::new(4, false, Pages::Plain).unwrap();
         for row in 0..20 {
             let refused = || Err(OutOfMemory { what: "a test", bytes: 1 });
-            assert!(index.insert(5, 5, |found| found == row, refused).is_err());
+            let failed = index.insert(5, 5, |found| found == row, refused).map(drop);
+            assert_eq!(failed, Err(OutOfMemory { what: "a test", bytes: 1 }));
             assert_eq!((index.find(5, 5, |found| found == row), index.len()), (None, u64::from(row)));
             assert_eq!(index.insert::<OutOfMemory>(5, 5, |found| found == row, || Ok(row)).unwrap(), Ok(row));
         }

@@ -101,8 +101,10 @@ mod tests {
         let checker = Checker::new(1);
         checker.enter(0, Exclusive, 7).expect("it is empty");
         checker.leave(0, Exclusive);
-        checker.enter(0, Shared, 6).expect_err("the token is old");
+        let error = checker.enter(0, Shared, 6).expect_err("the token is old");
+        assert!(error.contains("the token of a reader is 6"), "{error}");
         checker.leave(0, Shared);
-        checker.enter(0, Exclusive, 7).expect_err("the token is not new");
+        let error = checker.enter(0, Exclusive, 7).expect_err("the token is not new");
+        assert!(error.contains("the token of a writer is 7"), "{error}");
     }
 }

@@ -308,7 +308,9 @@ mod tests {
     fn what_is_not_answered_is_sent_again_and_answers_count_once() {
         let mut client = ServerClient::new(3);
         let request = client.acquire(0, 9, LockMode::Shared, 1).expect("it is free to ask");
-        assert!(client.acquire(0, 9, LockMode::Shared, 1).is_err() && client.release(0, request).is_err());
+        let again = client.acquire(0, 9, LockMode::Shared, 1);
+        assert_eq!(again, Err("task 1 has asked already".into()));
+        assert_eq!(client.release(0, request), Err(format!("request {request:x} is not granted")));
         let (mut packet, _) = client.poll_packet().expect("it asks");
         assert_eq!((packet.kind, packet.lock, packet.requester), (Kind::Acquire, 9, Machine(3)));
         client.tick(AGAIN_NS);

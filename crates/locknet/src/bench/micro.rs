@@ -184,7 +184,8 @@ mod tests {
         assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
         for (locks, objects, hotspot) in [(0, 0, None), (5, 4, None), (7, 7, Some(Duration::from_secs(1)))] {
             let hotspot = hotspot.map(|period| Hotspot { period });
-            assert!(Choice::new(&Settings { locks, objects, hotspot, ..settings.clone() }).is_err());
+            let refused = Choice::new(&Settings { locks, objects, hotspot, ..settings.clone() }).map(drop);
+            assert!(matches!(refused, Err(BenchError::Usage(_))), "{locks} locks, {objects} objects: {refused:?}");
         }
     }
 }

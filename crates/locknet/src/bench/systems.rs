@@ -367,8 +367,10 @@ mod tests {
             let error = count(&[("acquire", 1000), left]).expect_err(left.0).to_string();
             assert!(error.contains("left 11 packets"), "{error}");
         }
-        assert!(count(&[("left_unreached", 1)]).is_err(), "it decided on nothing");
-        assert!(check_kernel(&[]).is_err(), "no counter is there");
+        let error = count(&[("left_unreached", 1)]).expect_err("it decided on nothing").to_string();
+        assert!(error.contains("decided on 0 requests, and left 1 packets"), "{error}");
+        let error = check_kernel(&[]).expect_err("no counter is there").to_string();
+        assert!(error.contains("counts no 'acquire'"), "{error}");
     }
 
     #[test]

@@ -103,7 +103,8 @@ mod tests {
     fn an_interface_that_is_not_there_is_named_beside_those_that_are() {
         let error = index("lockwork-none").expect_err("there is no such interface").to_string();
         assert!(error.contains("'lockwork-none'") && error.contains("lo"), "{error}");
-        assert!(index("a\0b").is_err());
+        let error = index("a\0b").expect_err("no name has a zero byte");
+        assert!(matches!(&error, KernelError::NoInterface { name, .. } if name == "a\0b"), "{error}");
     }
 
     #[test]

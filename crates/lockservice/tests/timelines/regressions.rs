@@ -400,7 +400,7 @@ fn nothing_is_handed_on_after_the_lease() {
     node.receive(1, &grant, &[]);
     let second = node.acquire(2, 0, EXCLUSIVE, Ask::default()).expect("a lock");
     assert!(matches!(node.poll_event(), Some(Event::Granted { request, .. }) if request == first));
-    assert!(node.release(config.lease, first).is_err());
+    assert_eq!(node.release(config.lease, first).map_err(|error| error.0), Err(first));
     assert_eq!(node.poll_event(), Some(Event::Lost { request: first, lock: 0 }));
     assert!(matches!(node.poll_event(), Some(Event::Failed { request, .. }) if request == second));
     assert_eq!((node.poll_event(), node.poll_packet()), (None, None));

@@ -239,7 +239,9 @@ fn packets_are_at_most_so_large() {
     assert!(parse(&bytes, Some(&KEY)).is_ok());
     for body in [vec![1; most], vec![1; 7]] {
         let refused = std::panic::catch_unwind(|| datagram(&example(), &body, None));
-        assert!(refused.is_err(), "{} bytes", body.len());
+        let message = refused.expect_err("it is too long, or no words");
+        let message = message.downcast_ref::<String>().expect("a message");
+        assert_eq!(*message, format!("a body of {} bytes", body.len()));
     }
     let mut bytes = example().header(0, None).to_vec();
     bytes.resize(MOST_BYTES + 8, 0);

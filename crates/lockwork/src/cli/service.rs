@@ -131,12 +131,14 @@ impl Lock {
 
 /// What looks like a number is one, everything else a name.
 pub(super) fn lock(text: &str) -> Result<Lock, String> {
-    if text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit()) {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = text.parse().map(Lock::Number);
         return number.map_err(|_| "locks are numbered from 0: write a whole number, or a name".to_string());
     }
     match text.len() {
         1..=LONGEST => Ok(Lock::Name(text.to_string())),
+        0 => Err(format!("the name is empty: write a name of 1 to {LONGEST} bytes, or a number from 0")),
         bytes => Err(format!("a name has 1 to {LONGEST} bytes, and this one has {bytes}")),
     }
 }
@@ -170,10 +172,11 @@ mod tests {
     #[test]
     fn locks_have_numbers_or_names() {
         assert_eq!(lock("17"), Ok(Lock::Number(17)));
-        for wrong in ["", "-1", "99999999999999999999"] {
+        assert!(lock("").is_err_and(|message| message.contains("the name is empty")));
+        for wrong in ["-1", "99999999999999999999"] {
             assert!(lock(wrong).is_err_and(|message| message.contains("from 0")), "{wrong}");
         }
-        for name in ["one", "1.5", "orders/17", "0x10"] {
+        for name in ["one", "-", "1.5", "orders/17", "0x10"] {
             assert_eq!(lock(name), Ok(Lock::Name(name.to_string())));
         }
         assert!(lock(&"x".repeat(256)).is_err_and(|message| message.contains("1 to 255 bytes")));

@@ -93,6 +93,11 @@ pub(super) fn show(arguments: &Show) -> Outcome {
     })
 }
 
+/// A name in quotes. Whoever gave it may have put in what a terminal takes for commands.
+fn quoted(name: &str) -> String {
+    format!("'{}'", name.escape_debug())
+}
+
 fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
     let LockStatus { is_back, state, machine, incarnation, token, participants } = status;
     let agent = match (state, machine) {
@@ -100,8 +105,7 @@ fn show_text(lock: u64, named: Option<&str>, status: &LockStatus) -> String {
         (_, 0) => "agent in the daemon".to_string(),
         _ => format!("agent on machine {machine}"),
     };
-    // Whoever gave it may have put in what a terminal takes for commands.
-    let named = named.map_or(String::new(), |name| format!(" '{}'", name.escape_debug()));
+    let named = named.map_or(String::new(), |name| format!(" {}", quoted(name)));
     if !is_back {
         return format!("lock {lock}{named}: not known yet, the service is recovering (see 'lockwork locks top')\n");
     }
@@ -143,6 +147,8 @@ struct Sample {
     status: ServiceStatus,
     /// Of the locks that are shown: when, and how many decisions there had been.
     decisions: HashMap<u64, (Instant, u32)>,
+    /// The names of those that have one.
+    names: HashMap<u64, String>,
 }
 
 impl Sample {
@@ -151,8 +157,12 @@ impl Sample {
         let locks: Vec<u64> = status.busiest.iter().take(lines).map(|(_, one)| one.lock).collect();
         let incarnations = query::incarnations(address, key, &locks, PATIENCE)?;
         let now = Instant::now();
+        let mut names = HashMap::new();
+        for &lock in &locks {
+            names.extend(query::name_of(address, key, lock, PATIENCE)?.map(|name| (lock, name)));
+        }
         let decisions = locks.into_iter().zip(incarnations).filter_map(|(lock, count)| Some((lock, (now, count?))));
-        Ok(Self { at, status, decisions: decisions.collect() })
+        Ok(Self { at, status, decisions: decisions.collect(), names })
     }
 
     /// Decisions a second on a lock since `before`, if it was shown then.
@@ -252,13 +262,18 @@ fn top_text(address: &str, before: &Sample, now: &Sample, lines: usize) -> Strin
     }
     _ = writeln!(
         text,
-        "{:>12}  {:>7}  {:>7}  {:>7}  {:>11}  {:>20}",
+        "{:>12}  {:>7}  {:>7}  {:>7}  {:>11}  {:>20}  name",
         "lock", "machine", "holders", "waiters", "decisions/s", "token"
     );
     for (machine, one) in now.status.busiest.iter().take(lines) {
         let (holders, waiters) = (one.holders, one.waiters);
         let rate = now.rate_of(before, one.lock).map_or_else(|| "-".to_string(), |rate| rate.to_string());
-        _ = writeln!(text, "{:>12}  {machine:>7}  {holders:>7}  {waiters:>7}  {rate:>11}  {:>20}", one.lock, one.token);
+        let (lock, token) = (one.lock, one.token);
+        let row = format!("{lock:>12}  {machine:>7}  {holders:>7}  {waiters:>7}  {rate:>11}  {token:>20}");
+        match now.names.get(&lock) {
+            Some(name) => _ = writeln!(text, "{row}  {}", quoted(name)),
+            None => _ = writeln!(text, "{row}"),
+        }
     }
     text
 }
@@ -268,7 +283,7 @@ fn top_json(before: &Sample, now: &Sample, lines: usize) -> Value {
     let per_second = |was: u64, is: u64| rate(was, is, seconds(before.at, now.at));
     let busiest = now.status.busiest.iter().take(lines).map(|(machine, one)| {
         json!({
-            "lock": one.lock, "machine": machine, "holders": one.holders, "waiters": one.waiters,
+            "lock": one.lock, "name": now.names.get(&one.lock), "machine": machine, "holders": one.holders, "waiters": one.waiters,
             "decisions_per_s": now.rate_of(before, one.lock), "token": one.token,
         })
     });

@@ -4,7 +4,7 @@ use super::daemon::{Daemon, LONG, finish, spawn, text};
 use super::sections::under_load;
 use crate::command::run;
 use crate::is_busy;
-use lockwork::locks::{Locks, Options};
+use lockwork::locks::{LockError, Locks, Options};
 use lockwork_etcd::testing::Server;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -150,5 +150,9 @@ fn numbers_that_are_no_locks_are_refused_and_say_which_are() {
     let why = text(&refused.stderr);
     assert!(refused.status.code() == Some(2) && why.contains("with --beyond"), "{why}");
     let locks = connect(&without);
-    assert!(!locks.is_beyond(1 << 40) && locks.exclusive(1 << 40).timeout(Duration::from_secs(1)).acquire().is_err());
+    assert!(!locks.is_beyond(1 << 40));
+    let refused = locks.exclusive(1 << 40).timeout(Duration::from_secs(1)).acquire();
+    let is_right =
+        |error: &LockError| matches!(error, LockError::NoSuchLock { lock, locks: 100, .. } if *lock == 1 << 40);
+    assert!(refused.as_ref().is_err_and(is_right), "{refused:?}");
 }

@@ -1,6 +1,6 @@
 //! Names at the commands, and what of them outlives the daemon.
 
-use crate::command::run;
+use crate::command::{lockwork, run};
 use crate::daemon::{Daemon, finish, spawn, text};
 use lockwork_etcd::testing::Server;
 
@@ -29,6 +29,9 @@ fn commands_lock_and_show_by_name_and_numbers_are_others() {
         let output = run(&line);
         assert!(output.status.code() == Some(2) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
+    let output = lockwork(&[], &["lock", "", "--server", &daemon.address, "--", "true"]);
+    assert!(output.status.code() == Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("the name is empty"), "{}", text(&output.stderr));
     let without = Daemon::start("--locks 50 --names 0");
     let output = run(&format!("lock orders/17 --server {} -- true", without.address));
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--names"), "{}", text(&output.stderr));
@@ -39,6 +42,14 @@ fn messages_name_the_lock_as_it_was_typed() {
     let mut daemon = Daemon::start("--locks 50 --names 20 --lease 1s");
     let holder = spawn(daemon.lock("orders/17", "exec sleep 60"));
     daemon.until(50, 1, 0);
+    let top = |output: &str| says(&format!("locks top --server {} --interval 10ms --output {output}", daemon.address));
+    let shown = top("text");
+    assert!(
+        shown.lines().any(|line| line.trim_start().starts_with("50 ") && line.ends_with(" 'orders/17'")),
+        "{shown}"
+    );
+    let shown: serde_json::Value = serde_json::from_str(&top("json")).expect("one object");
+    assert_eq!((&shown["busiest"][0]["lock"], &shown["busiest"][0]["name"]), (&50.into(), &"orders/17".into()));
     for (options, message) in [
         ("orders/17 --try", "lock 'orders/17' is held by another session"),
         ("orders/17 --timeout 100ms", "lock 'orders/17' was not granted in time"),

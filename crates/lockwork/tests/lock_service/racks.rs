@@ -8,7 +8,7 @@ use super::protocol::client;
 use super::sections::under_load;
 use crate::command::run;
 use crate::is_busy;
-use lockwork::locks::{LockError, LockName, Locks, Options};
+use lockwork::locks::{ConnectError, LockError, LockName, Locks, Options};
 use lockwork_etcd::testing::Server;
 use lockwork_locknet::namespace::Network;
 use lockwork_locknet::privileged::network;
@@ -156,7 +156,8 @@ fn who_waits_for_a_rack_that_is_away_waits_until_it_is_there() {
     let options = Options { connect_timeout: Duration::from_millis(200), ..Options::default() };
     let machine = Locks::connect_with(&one.address, options).expect("it lets in");
     two.kill();
-    assert!(machine.exclusive(3).try_acquire().is_err(), "who does not wait is told");
+    let told = machine.exclusive(3).try_acquire();
+    assert!(matches!(told, Err(LockError::Connect(ConnectError::NoAnswer { .. }))), "{told:?}");
     let late = machine.exclusive(3).timeout(Duration::from_millis(500)).acquire();
     assert!(matches!(late, Err(LockError::TimedOut(LockName::Number(3)))), "{late:?}");
     std::thread::scope(|scope| {

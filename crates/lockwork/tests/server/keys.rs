@@ -46,6 +46,17 @@ fn keys_come_in_lists_as_drivers_send_them() {
             let count = expected.iter().filter(|key| ***key >= 2).count() as u64;
             assert_eq!(client.execute(&update, &[&keys, &20_i64]).await.unwrap(), count, "{length}");
         }
+        // A SELECT by more keys than a procedure takes is a query.
+        let all: Vec<i32> = (0..100_000).rev().collect();
+        for length in [4097, 100_000] {
+            let rows = client.query(&select, &[&all[all.len() - length..].to_vec()]).await.unwrap();
+            let values: Vec<i64> = rows.iter().map(|row| row.get::<_, i64>(0) / 10).collect();
+            assert_eq!(values, (0..300).collect::<Vec<i64>>(), "{length}");
+        }
+        let too_long = client.query(&select, &[&vec![0; 100_001]]).await.unwrap_err();
+        assert_eq!(too_long.code().map(|code| code.code()), Some("22003"), "{too_long}");
+        let written = client.execute(&update, &[&all[..4097].to_vec(), &20_i64]).await.unwrap_err();
+        assert_eq!(written.code().map(|code| code.code()), Some("22003"), "{written}");
         assert_eq!(client.query(&select, &[&Option::<Vec<i32>>::None]).await.unwrap().len(), 0);
         assert_eq!(client.execute(&update, &[&vec![5, 6], &Option::<i64>::None]).await.unwrap(), 0);
         let texts = vec!["c", "none", "it's \"x\"", "longer than nine"];

@@ -74,7 +74,7 @@ fn psql_runs_the_file_of_the_example() {
     std::fs::write(&file, format!("CREATE PROCEDURE cut(a BIGINT, OUT b BIGINT) AS {body}")).unwrap();
     let (_, errors) = run(&["-f", file.to_str().unwrap()]).unwrap();
     std::fs::remove_file(&file).unwrap();
-    assert!(errors.contains("where the text ends") && errors.contains("between $$ and $$"), "{errors}");
+    assert!(errors.contains("at the end of the text") && errors.contains("between $$ and $$"), "{errors}");
     assert_eq!(server.end(), Some(0));
 }
 

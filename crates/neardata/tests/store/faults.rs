@@ -149,7 +149,7 @@ fn a_seal_that_cannot_be_taken_back_closes_the_store_for_writing() {
         if disk.forget_fault() {
             break;
         }
-        assert!(result.is_err());
+        assert!(matches!(result, Err(DeviceError::Io(_))), "call {n}: {result:?}");
         for seed in 0..6 {
             // The seal may have become durable; then it counts after opening.
             let found = state(&store_over(&disk.after_crash(seed)), 3);

@@ -82,6 +82,9 @@ mod tests {
         assert!(
             Answers::split(&[1, 0, 0, 0, 0, 0, 0, 0, 9]).is_ok_and(|(answers, calls)| answers.0 == 1 && calls == [9])
         );
-        assert!(Answers::split(&[0; 8]).is_err() && Answers::split(&[0; 3]).is_err());
+        for bytes in [8, 3] {
+            let refused = Answers::split(&[0; 8][..bytes]).map(drop);
+            assert_eq!(refused, Err(format!("a record of calls of {bytes} bytes")));
+        }
     }
 }

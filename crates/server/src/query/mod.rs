@@ -69,7 +69,7 @@ const FEW_ROWS: u64 = 8 << 20;
 /// Queries of few rows that run at a time; of many, one does.
 const SMALL_AT_ONCE: usize = 8;
 /// The most elements of a parameter that is an array.
-const MAX_ELEMENTS: u32 = 100_000;
+pub(crate) const MAX_ELEMENTS: u32 = 100_000;
 /// The most bytes of the text of a query.
 const MOST_TEXT: usize = 256 << 10;
 /// The most bytes of a statement of SQLite, and of one for each byte of its query: prepared statements are kept.

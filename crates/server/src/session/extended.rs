@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::{Sink, SinkExt};
+use lockwork_database::Prepared;
 use lockwork_database::sql::Control;
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, send_ready_for_query};
@@ -25,8 +26,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{End, Session, who};
 use crate::error::{Refusal, refuse, response};
+use crate::known::Who;
+use crate::query;
 use crate::shared::MOST_WAITING;
-use crate::stored::{Answered, Stored, row_description};
+use crate::stored::{Answered, Stored, Values, row_description};
 use crate::transaction;
 use crate::values::format_of;
 use crate::verb::Verb;
@@ -61,6 +64,27 @@ impl Session {
     fn renewed(&self, stored: &Stored) -> Result<Option<Stored>, Refusal> {
         let Stored::Plan(plan) = stored else { return Ok(None) };
         Ok(self.database.fresh(plan)?.map(Stored::Plan))
+    }
+
+    /// A SELECT by lists of keys as a query of whole tables, if its procedures have no room for so many keys.
+    fn as_query(&self, stored: &Stored, values: &Values, who: &Who) -> Result<Option<Stored>, Refusal> {
+        let (Stored::Plan(plan), Values::Plan(values)) = (stored, values) else { return Ok(None) };
+        let is_too_long = |prepared: &Prepared| plan.verb == Verb::Select && !prepared.has_room(values);
+        if !plan.prepared.as_ref().is_some_and(is_too_long) {
+            return Ok(None);
+        }
+        let declared: Vec<_> = plan.parameter_types().into_iter().map(Some).collect();
+        let asker = query::Asker { who, declared: &declared, scales: &[] };
+        let other = || {
+            let message = "the arrays have more elements than a SELECT by key takes, and as a query it has other types";
+            refuse("22003", message).hint("pass fewer keys at a time")
+        };
+        let query = Stored::Query(Arc::new(self.database.query(plan.text(), asker).ok_or_else(other)??));
+        let types = |stored: &Stored| stored.columns().into_iter().map(|(_, ty, _)| ty).collect::<Vec<_>>();
+        if types(&query) != types(stored) || query.parameters() != stored.parameters() {
+            return Err(other());
+        }
+        Ok(Some(query))
     }
 
     /// Room for an answer of which rows will wait in their portal.
@@ -243,6 +267,8 @@ impl ExtendedQueryHandler for Session {
             let renewed = self.renewed(stored)?;
             let stored = renewed.as_ref().unwrap_or(stored);
             let values = stored.values(&portal)?;
+            let query = self.as_query(stored, &values, &who(client))?;
+            let stored = query.as_ref().unwrap_or(stored);
             if let (Stored::Plan(plan), usize::MAX, true) = (stored, most, self.can_wait(stored)) {
                 *state = State::Finished;
                 return self.wait(client, plan, values, &portal.result_column_format).await;

@@ -212,7 +212,8 @@ fn a_session_that_the_dead_left_damaged_is_passed_over() {
     // So does who asks for the line that the list has lost.
     session.try_lock(4, LockMode::Exclusive).unwrap();
     assert!(refused(locks.clean_up()).contains("line 99 of the lock table is damaged"));
-    assert!(locks.table().check(lost).is_err() && locks.table().check(session.number()).is_ok());
+    assert_eq!(locks.table().check(lost).unwrap_err().line, 99);
+    assert_eq!(locks.table().check(session.number()), Ok(()));
     let again = SharedLocks::attach(&name.0).unwrap();
     let other = again.session().unwrap();
     assert_ne!(other.number(), lost);

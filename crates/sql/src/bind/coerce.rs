@@ -167,6 +167,9 @@ impl Binder<'_> {
             },
             (Ty::String(length), SqlType::Text(n) | SqlType::Bytes(n)) => {
                 if length > n {
+                    if let Some(fitting) = self.fitting(expr, to, n)? {
+                        return Ok(fitting);
+                    }
                     let message = format!("{length} bytes do not fit {}", described(to));
                     let hint = format!("SUBSTRING(text FROM 1 FOR {n}) makes them fit");
                     return Err(SqlError::new(state::TOO_LONG, place, message).hint(hint));
@@ -268,19 +271,15 @@ impl Binder<'_> {
 
     /// A `$n` without a type as a number of this type that takes part in an expression: with as many digits as numbers
     /// have, and at least as many decimals as the statement is compiled for. As any other value of the type otherwise.
-    fn operand(&mut self, expr: Expr, sql: SqlType) -> Expr {
+    pub(super) fn operand(&mut self, expr: Expr, sql: SqlType) -> Expr {
         let (Ty::Unknown, ExprKind::Var(var)) = (expr.ty, &expr.kind) else { return expr };
-        let number = self.routine.variables[*var].name[1..].parse::<usize>().unwrap_or(0);
-        let argument = number.checked_sub(1).zip(self.lifted.as_mut()).and_then(|(at, all)| all.get_mut(at));
-        let Some((lifted, purpose)) = argument else { return self.known(expr, sql) };
+        let scales = self.scales;
+        let Some((lifted, purpose)) = self.argument_of(*var) else { return self.known(expr, sql) };
         let scale = match lifted {
-            Lifted::Placeholder(number) => self.scales.get(usize::from(*number) - 1).copied().unwrap_or(0),
+            Lifted::Placeholder(number) => scales.get(usize::from(*number) - 1).copied().unwrap_or(0),
             _ => 0,
         };
-        *purpose = Purpose::Operand(match std::mem::replace(purpose, Purpose::Any) {
-            Purpose::Column(table, column) => Some((table, column)),
-            _ => None,
-        });
+        *purpose = purpose.clone().operand();
         let sql = match sql {
             SqlType::Decimal(_, has) => SqlType::Decimal(MAX_PRECISION, has.max(scale)),
             SqlType::Integer(_) if scale > 0 => SqlType::Decimal(MAX_PRECISION, scale),
@@ -325,7 +324,7 @@ impl Binder<'_> {
     }
 
     /// The expression, of this type if it is a `$n` that has none yet.
-    fn known(&mut self, expr: Expr, sql: SqlType) -> Expr {
+    pub(super) fn known(&mut self, expr: Expr, sql: SqlType) -> Expr {
         let (Ty::Unknown, ExprKind::Var(var)) = (expr.ty, &expr.kind) else { return expr };
         self.routine.variables[*var].var_type = VarType::Sql(sql);
         let kind = if sql.is_string() { ExprKind::Whole(*var) } else { ExprKind::Var(*var) };
@@ -347,7 +346,7 @@ impl Binder<'_> {
         })
     }
 
-    fn type_of(&self, expr: &Expr) -> Option<SqlType> {
+    pub(super) fn type_of(&self, expr: &Expr) -> Option<SqlType> {
         match (&expr.kind, expr.ty) {
             (ExprKind::Column(source, column), _) => {
                 Some(self.table(self.routine.sources[*source].table).types[*column])

@@ -103,8 +103,8 @@ impl Binder<'_> {
             W::Between(value, low, high) => {
                 let value = self.expression(value)?;
                 let (low, high) = (self.expression(low)?, self.expression(high)?);
-                let (value, low) = self.alike(value, low)?;
-                let (value, high) = self.alike(value, high)?;
+                let (value, low) = self.comparable(value, low)?;
+                let (value, high) = self.comparable(value, high)?;
                 let (low, high) = (compare(Comparison::Ge, value.clone(), low)?, compare(Comparison::Le, value, high)?);
                 let parts = low.size + high.size;
                 truth(ExprKind::And(Box::new(low), Box::new(high)), place, parts)
@@ -114,7 +114,7 @@ impl Binder<'_> {
                 let mut any: Option<Expr> = None;
                 for one in list {
                     let one = self.expression(one)?;
-                    let (value, one) = self.alike(value.clone(), one)?;
+                    let (value, one) = self.comparable(value.clone(), one)?;
                     let one = compare(Comparison::Eq, value, one)?;
                     any = Some(match any {
                         None => one,
@@ -138,6 +138,7 @@ impl Binder<'_> {
             }
             W::Cast(inner, sql) => {
                 let inner = self.expression(inner)?;
+                let inner = if let SqlType::Text(_) = sql { self.text_of(inner)? } else { inner };
                 let lifted = self.lifted.take();
                 let value = self.coerce(inner, *sql);
                 self.lifted = lifted;
@@ -253,30 +254,20 @@ impl Binder<'_> {
             return truth(if op == BinaryOp::And { ExprKind::And(a, b) } else { ExprKind::Or(a, b) }, place, parts);
         }
         let (a, b) = (self.expression(a)?, self.expression(b)?);
-        // A text in quotes is no number because it is joined to one.
-        let is_text = |ty: Ty| matches!(ty, Ty::String(_) | Ty::Unknown);
-        let (a, b) = if op != BinaryOp::Concat || is_text(a.ty) && is_text(b.ty) { self.alike(a, b)? } else { (a, b) };
-        let op = match op {
-            BinaryOp::Compare(op) => return compare(op, a, b),
-            BinaryOp::Concat => {
-                let (Ty::String(x), Ty::String(y)) = (a.ty, b.ty) else {
-                    let other = if matches!(a.ty, Ty::String(_)) { &b } else { &a };
-                    let message = format!("{} stands where || needs a text", other.ty.name());
-                    let hint = "numbers and timestamps are made texts by clients, and by a server's queries only";
-                    return Err(SqlError::new(state::DATATYPE, other.place, message).hint(hint));
-                };
-                if self.as_query {
-                    let message = "|| in a condition beside the key would join texts with the bytes that fill them";
-                    return unsupported(place, message, "compare the texts one by one");
-                }
-                let parts = a.size + b.size;
-                return node(ExprKind::Concat(vec![a, b]), Ty::String(x.saturating_add(y)), place, parts);
+        let (a, b) = match op {
+            BinaryOp::Concat => return self.concat(a, b),
+            BinaryOp::Compare(op) => {
+                let (a, b) = self.comparable(a, b)?;
+                return compare(op, a, b);
             }
+            _ => self.alike(a, b)?,
+        };
+        let op = match op {
             BinaryOp::Add => Arithmetic::Add,
             BinaryOp::Sub => Arithmetic::Sub,
             BinaryOp::Mul => Arithmetic::Mul,
             BinaryOp::Div => Arithmetic::Div,
-            BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => return self.remainder(a, b),
+            _ => return self.remainder(a, b),
         };
         match (op, a.ty, b.ty) {
             (Arithmetic::Sub, Ty::Timestamp, Ty::Timestamp) => arithmetic(op, a, b, Ty::Number(0)),

@@ -13,6 +13,7 @@ mod removed;
 mod strings;
 mod table;
 mod terms;
+mod texts;
 mod truth;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ use crate::tree::{
 };
 use crate::types::SqlType;
 use lockwork_procedure::isa::scan_stride;
+use texts::string;
 
 /// The most bytes that a variable may take.
 const MAX_VARIABLE_BYTES: u64 = 1 << 19;
@@ -55,6 +57,10 @@ pub(crate) enum Lifted {
     Length,
     /// Whether `$n` is no NULL.
     IsKnown(u16),
+    /// `$n`, which is compared with values of this type.
+    Compared(u16, SqlType),
+    /// How many bytes `$n` has, which is a text.
+    LengthOf(u16),
 }
 
 pub(crate) struct Binder<'a> {
@@ -73,6 +79,8 @@ pub(crate) struct Binder<'a> {
     lifted: Option<Vec<(Lifted, Purpose)>>,
     /// What the values are for that are read.
     purpose: Purpose,
+    /// How many bytes the column has that a value goes into.
+    room: Option<u32>,
     /// The row of a single INSERT of one.
     inserted: Option<Inserted>,
     /// Those of them that are texts, whatever length their places need.
@@ -111,6 +119,7 @@ impl<'a> Binder<'a> {
             found: false,
             lifted: None,
             purpose: Purpose::Any,
+            room: None,
             inserted: None,
             texts: Vec::new(),
             shares: false,
@@ -412,11 +421,6 @@ pub(crate) fn timestamp(text: &str) -> Result<i64> {
 
 fn plain(kind: StmtKind, place: Place) -> Stmt {
     Stmt { kind, place, observed: false }
-}
-
-fn string(bytes: Vec<u8>, place: Place) -> Expr {
-    let ty = crate::tree::Ty::String(bytes.len() as u32);
-    Expr { kind: ExprKind::String(bytes), ty, place, size: 1 }
 }
 
 impl<'a> Binder<'a> {

@@ -371,7 +371,7 @@ impl Binder<'_> {
             }
             if self.lifted.is_some() {
                 let row = &complete[..if rows.len() == 1 { info.schema.key().len() } else { 0 }];
-                self.inserted = Some(Inserted::new(&info.schema, row.iter().map(|value| self.argument_of(value))));
+                self.inserted = Some(Inserted::new(&info.schema, row.iter().map(|value| self.number_of(value))));
             }
             all.push(Stmt { kind: StmtKind::Insert { table, values: complete }, place, observed: ignore });
         }
@@ -406,13 +406,14 @@ impl Binder<'_> {
             return Err(SqlError::null(table, name, written.place));
         }
         self.purpose = Purpose::Column(table.into(), name.clone());
+        self.room = if let SqlType::Text(n) = info.types[column] { Some(n) } else { None };
         let value = self.expression(written).and_then(|value| self.coerce(value, info.types[column]));
-        self.purpose = Purpose::Any;
+        (self.purpose, self.room) = (Purpose::Any, None);
         value.map_err(|error| error.of_column(table, name))
     }
 
     /// The number of the argument that an expression is.
-    fn argument_of(&self, expr: &Expr) -> Option<usize> {
+    fn number_of(&self, expr: &Expr) -> Option<usize> {
         let (ExprKind::Var(var) | ExprKind::Whole(var)) = expr.kind else { return None };
         let variable = &self.routine.variables[var];
         let number = variable.name.strip_prefix('p').filter(|_| variable.role == Role::In)?;

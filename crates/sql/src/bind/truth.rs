@@ -95,7 +95,7 @@ impl Binder<'_> {
         let place = a.place;
         let Some(first) = self.lifted.as_ref().map(Vec::len) else {
             let (a, b) = (self.expression(a)?, self.expression(b)?);
-            let (a, b) = self.alike(a, b)?;
+            let (a, b) = self.comparable(a, b)?;
             return compare(if holds { op } else { op.negate() }, a, b);
         };
         if a.kind == W::Null || b.kind == W::Null {
@@ -103,7 +103,7 @@ impl Binder<'_> {
         }
         let ignores = may_ignore_null(a) || may_ignore_null(b);
         let (a, b) = (self.expression(a)?, self.expression(b)?);
-        let (a, b) = self.alike(a, b)?;
+        let (a, b) = self.comparable(a, b)?;
         let compared = compare(if holds { op } else { op.negate() }, a, b)?;
         let compared = self.without_constants(compared);
         self.if_known(compared, first, ignores)
@@ -125,7 +125,7 @@ impl Binder<'_> {
         let place = condition.place;
         let mut numbers = Vec::new();
         for (lifted, purpose) in self.lifted.iter_mut().flatten().skip(first) {
-            let Lifted::Placeholder(number) = *lifted else { continue };
+            let (Lifted::Placeholder(number) | Lifted::Compared(number, _)) = *lifted else { continue };
             if ignores_null {
                 continue;
             }

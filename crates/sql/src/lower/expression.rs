@@ -57,6 +57,9 @@ impl Lower<'_> {
             | ExprKind::Whole(_)
             | ExprKind::Choose { .. }
             | ExprKind::Concat(_)
+            | ExprKind::Digits(..)
+            | ExprKind::Sized(..)
+            | ExprKind::Fitting(..)
             | ExprKind::Span(..)
             | ExprKind::Piece(..) => Operand::Const(0),
         }
@@ -181,7 +184,7 @@ impl Lower<'_> {
     }
 
     /// Minus the magnitude, which always fits.
-    fn magnitude(&mut self, value: Operand) -> Operand {
+    pub(super) fn magnitude(&mut self, value: Operand) -> Operand {
         self.select(
             Comparison::Gt,
             value,
@@ -191,7 +194,7 @@ impl Lower<'_> {
         )
     }
 
-    fn select(
+    pub(super) fn select(
         &mut self,
         op: Comparison,
         a: Operand,

@@ -4,6 +4,7 @@
 //! arrays live in the block. Every row that was looked up is remembered by the values of its key, so a row that is read
 //! and then written is looked up once, for writing.
 
+mod digits;
 mod expression;
 mod keys;
 mod loops;

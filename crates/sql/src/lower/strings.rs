@@ -136,7 +136,11 @@ impl Lower<'_> {
                 let by = self.b.arithmetic(crate::tree::Arithmetic::Mul, number, Operand::Const(i64::from(width)));
                 vec![Piece::Memory { memory: self.indexed(memory, by), version, length }]
             }
-            ExprKind::Concat(parts) => parts.iter().flat_map(|part| self.pieces(part)).collect(),
+            ExprKind::Concat(_) | ExprKind::Digits(..) | ExprKind::Sized(..) => self.made_pieces(expr),
+            ExprKind::Fitting(text, code) => {
+                let crate::tree::Ty::String(most) = expr.ty else { return Vec::new() };
+                self.fitting(text, most, *code)
+            }
             ExprKind::Piece(text, from) => {
                 let crate::tree::Ty::String(length) = expr.ty else { return Vec::new() };
                 let text = self.pieces(text);
@@ -313,7 +317,7 @@ impl Lower<'_> {
         vec![Piece::Memory { memory, version: self.field_version(field), length }]
     }
 
-    fn write_bytes(&mut self, to: Memory, bytes: &[u8], zeroed: bool) {
+    pub(super) fn write_bytes(&mut self, to: Memory, bytes: &[u8], zeroed: bool) {
         if zeroed && bytes.iter().all(|&byte| byte == 0) {
             return;
         }
@@ -350,7 +354,7 @@ impl Lower<'_> {
 }
 
 /// Bytes `from` to `from + length` of a text.
-fn cut(pieces: &[Piece], from: u32, length: u32) -> Vec<Piece> {
+pub(super) fn cut(pieces: &[Piece], from: u32, length: u32) -> Vec<Piece> {
     let (mut at, end) = (0, from + length);
     let mut all = Vec::new();
     for piece in pieces {

@@ -102,15 +102,15 @@ impl Cursor {
     /// Refuses what is next.
     pub(super) fn expected<T>(&self, what: &str) -> Result<T> {
         let found = match self.token() {
-            Token::EOF => "the text ends".to_string(),
-            Token::Char(DOTS) => "'..' stands".to_string(),
+            Token::EOF => "at the end of the text".to_string(),
+            Token::Char(DOTS) => "at or near '..'".to_string(),
             token => {
                 let text = token.to_string();
                 let short: String = text.chars().take(40).collect();
-                format!("'{short}{}' stands", if short.len() < text.len() { "..." } else { "" })
+                format!("at or near '{short}{}'", if short.len() < text.len() { "..." } else { "" })
             }
         };
-        syntax(self.place(), format!("{what} is expected where {found}"))
+        syntax(self.place(), format!("syntax error {found}: {what} is expected"))
     }
 
     /// A name. Words that begin or end a clause are none unless they are quoted.

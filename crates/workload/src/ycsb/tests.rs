@@ -57,7 +57,8 @@ fn every_preset_is_possible_and_describes_itself() {
             assert!(config.describe().contains("seed 1"), "{}", config.describe());
         }
     }
-    assert!(YcsbConfig::hobbes('g').is_err());
+    let refused = YcsbConfig::hobbes('g').unwrap_err().to_string();
+    assert!(refused.contains("is hobbes 'g'; the letters a, b, c, d, e and f"), "{refused}");
 }
 
 #[test]

@@ -150,5 +150,6 @@ fn a_damaged_list_is_told_of_and_the_other_lines_are_left() {
     let damage = world.table.clean_up(number_of(1), &mut |wake| world.wake(wake)).unwrap_err();
     assert_eq!(damage.line, 9);
     assert!(world.table.poll(&mut world.session(2), 1).unwrap());
-    assert!(world.table.release_all(&mut world.session(1), &mut |_| {}).is_err());
+    let damage = world.table.release_all(&mut world.session(1), &mut |_| {}).unwrap_err();
+    assert!(matches!(&damage, TableError::Damage(damage) if damage.line == 9), "{damage}");
 }

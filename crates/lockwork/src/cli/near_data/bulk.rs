@@ -453,7 +453,7 @@ fn measure(bench: &Bench, show: &mut dyn FnMut(&str), watch: &mut Option<Watch>)
     for (name, base, beside, update) in &lines {
         let us = |share| beside.latency.quantile(share) as f64 / 1e3;
         text.push_str(&format!(
-            "{name:<12} {:>12} {:>12} {:>6.0}% {:>9.1} {:>9.1} {:>10.0} {:>9} {:>10.2} {:>6}\n",
+            "{name:<12} {:>12} {:>12} {:>6.0}% {:>9.1} {:>9.1} {:>10.0} {:>9} {:>10.3} {:>6}\n",
             grouped(*base),
             grouped(beside.rate()),
             beside.rate() / base * 100.0,
@@ -475,8 +475,8 @@ fn measure(bench: &Bench, show: &mut dyn FnMut(&str), watch: &mut Option<Watch>)
     );
     text.push_str(&format!(
         "host transactions keep {:.0} % beside the update in storage, {:.0} % beside the one on the host (medians)\n\
-         bytes between the processes for one update without workers: in storage {} (in {:.2} s),\n\
-         on the host {} (in {:.2} s); the former are {:.1} % of the latter\n\
+         bytes between the processes for one update without workers: in storage {} (in {:.3} s),\n\
+         on the host {} (in {:.3} s); the former are {:.1} % of the latter\n\
          {}",
         kept[0] * 100.0,
         kept[1] * 100.0,

@@ -81,8 +81,8 @@ impl Clock {
     pub(super) fn words(&self) -> String {
         let (reading, step, limit) = (self.empty as f64 * self.ns_per_tick, self.step_ns(), self.limit_ns());
         format!(
-            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns; what takes no \
-             longer than a reading is <{limit}"
+            "clock: reading it takes {reading:.1} ns, which are subtracted; it has steps of {step} ns; times below a \
+             reading and a step, {limit} ns, are below its resolution"
         )
     }
 
@@ -91,30 +91,46 @@ impl Clock {
         ((self.step as f64 * self.ns_per_tick).ceil() as u64).max(1)
     }
 
-    /// The shortest time that the clock never shows as 0: a reading takes longer or shorter than the median that is
-    /// subtracted, and what is measured goes on while the clock is read.
-    fn limit_ns(&self) -> u64 {
+    /// The resolution: the shortest time that the clock never shows as 0. A reading takes longer or shorter than the
+    /// median that is subtracted, and what is measured goes on while the clock is read.
+    pub(super) fn limit_ns(&self) -> u64 {
         (self.empty as f64 * self.ns_per_tick).ceil() as u64 + self.step_ns()
     }
 
-    /// Nanoseconds for people: what takes less than the clock can tell is not nothing.
-    pub(super) fn cell(&self, ns: u64) -> String {
-        cell(ns, self.limit_ns())
+    /// A time for people, which is the sum of so many measured ones; one below the resolution is shown as such.
+    pub(super) fn cell(&self, ns: u64, measured: u64) -> String {
+        cell(ns, self.limit_ns() * measured)
     }
 
-    /// What a chart of these values says of those that are 0.
-    pub(super) fn chart_note(&self, mut values: impl Iterator<Item = f64>) -> String {
-        if values.any(|value| value == 0.0) {
-            format!("; 0 is below the clock, less than {} ns", self.limit_ns())
+    /// The mean of `count` operations between two readings for people, given in tenths of nanoseconds.
+    pub(super) fn cell_of_mean(&self, tenths: u64, count: usize) -> String {
+        match self.mean(tenths, count) {
+            Some(mean) => format!("{mean:.1}"),
+            None => format!("below {:.1} ns", self.limit_ns() as f64 / count as f64),
+        }
+    }
+
+    /// The mean of `count` operations between two readings in nanoseconds, if the clock resolves it; it is given in
+    /// tenths.
+    pub(super) fn mean(&self, tenths: u64, count: usize) -> Option<f64> {
+        let mean = tenths as f64 / 10.0;
+        (mean * count as f64 >= self.limit_ns() as f64).then_some(mean)
+    }
+
+    /// What a chart of these values says of those below the resolution; each is the sum of so many measured times.
+    pub(super) fn chart_note(&self, mut values: impl Iterator<Item = f64>, measured: u64) -> String {
+        let limit = self.limit_ns() * measured;
+        if values.any(|value| value < limit as f64) {
+            format!("; the clock does not resolve values below {limit} ns")
         } else {
             String::new()
         }
     }
 }
 
-/// Nanoseconds by a clock that shows what takes less than `limit_ns` as 0, for people: it is not nothing.
+/// Nanoseconds for people by a clock with this resolution.
 pub(in super::super) fn cell(ns: u64, limit_ns: u64) -> String {
-    if ns == 0 { format!("<{limit_ns}") } else { ns.to_string() }
+    if ns < limit_ns { format!("below {limit_ns} ns") } else { ns.to_string() }
 }
 
 /// The smallest step of a counter that readings in sorted distances show; 1 if they are all alike.
@@ -128,15 +144,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_the_clock_is_not_called_zero() {
+    fn what_is_below_the_resolution_of_the_clock_is_shown_as_such() {
         let clock = Clock { ns_per_tick: 0.4, empty: 50, step: 25 };
         assert_eq!((clock.ns(100, 140), clock.ns(100, 175)), (0, 10));
-        assert_eq!([0, 10].map(|ns| clock.cell(ns)), ["<30", "10"]);
-        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns; what takes no longer \
-                     than a reading is <30";
+        assert_eq!([0, 10, 29, 30].map(|ns| clock.cell(ns, 1)), ["below 30 ns", "below 30 ns", "below 30 ns", "30"]);
+        assert_eq!([59, 60].map(|ns| clock.cell(ns, 2)), ["below 60 ns", "60"]);
+        // 64 operations take 30 ns and more: what is below a tenth of a nanosecond more is lost in the rounding.
+        assert_eq!([4, 5, 125].map(|tenths| clock.mean(tenths, 64)), [None, Some(0.5), Some(12.5)]);
+        assert_eq!([4, 125].map(|tenths| clock.cell_of_mean(tenths, 64)), ["below 0.5 ns", "12.5"]);
+        let words = "clock: reading it takes 20.0 ns, which are subtracted; it has steps of 10 ns; times below a reading \
+                     and a step, 30 ns, are below its resolution";
         assert_eq!(clock.words(), words);
-        assert_eq!(clock.chart_note([3.0, 0.0].into_iter()), "; 0 is below the clock, less than 30 ns");
-        assert_eq!(clock.chart_note([3.0].into_iter()), "");
+        let note = "; the clock does not resolve values below 30 ns";
+        assert_eq!([29.0, 30.0].map(|value| clock.chart_note([300.0, value].into_iter(), 1)), [note, ""]);
     }
 
     #[test]

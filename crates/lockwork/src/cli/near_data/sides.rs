@@ -19,6 +19,8 @@ use super::{Files, Quantiles, Section, verdict};
 const PERCENT: [u32; 5] = [0, 25, 50, 75, 100];
 /// Keys: many that are hardly ever wanted twice, some, one that both want.
 const KEYS: [u32; 3] = [4096, 8, 1];
+/// A lock and its release are measured one by one, without what is done between them.
+const MEASURED: u64 = 2;
 
 pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
     let arguments = &bench.near_data;
@@ -28,8 +30,8 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     let mut session = locks.session().map_err(Failure::usage)?;
     let mut peer = Peer::start(bench, &files, arguments.link)?;
     let clock = Clock::new();
-    let group = |side: &str| format!("{:>8} {:>8} {:>8} {:>11} {:>9}", side, "", "", "", "");
-    let columns = format!("{:>8} {:>8} {:>8} {:>11} {:>9}", "p50", "p99", "p99.9", "longest", "locks/ms");
+    let group = |side: &str| format!("{:>12} {:>12} {:>12} {:>12} {:>9}", side, "", "", "", "");
+    let columns = format!("{:>12} {:>12} {:>12} {:>12} {:>9}", "p50", "p99", "p99.9", "longest", "locks/ms");
     let mut text = format!(
         "(a) lock and release on one side, nanoseconds, while the other side requests locks for a share of the time\n\
          link {}, {} lock lines, {ms} ms each\n\
@@ -59,8 +61,8 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             }
             let (host, storage) = (Quantiles::of(&measured[0].0), Quantiles::of(&measured[1].1));
             let cells = |q: &Quantiles| {
-                let [p50, p99, p999, longest] = [q.p50, q.p99, q.p999, q.longest].map(|ns| clock.cell(ns));
-                format!("{p50:>8} {p99:>8} {p999:>8} {longest:>11} {:>9}", q.count / ms)
+                let [p50, p99, p999, longest] = [q.p50, q.p99, q.p999, q.longest].map(|ns| clock.cell(ns, MEASURED));
+                format!("{p50:>12} {p99:>12} {p999:>12} {longest:>12} {:>9}", q.count / ms)
             };
             text.push_str(&format!("{keys:>6} {percent:>6}%   {}   {}\n", cells(&host), cells(&storage)));
             rows.push(json!({ "keys": keys, "other_percent": percent, "host_ns": host, "storage_ns": storage }));
@@ -71,7 +73,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         let noun = if keys == 1 { "key" } else { "keys" };
         let title = format!("Lock and release with requests from the other side, {keys} {noun}");
         let series = [("host".to_string(), host_line), (format!("storage, link {}", arguments.link), storage_line)];
-        let note = clock.chart_note(series.iter().flat_map(|(_, values)| values.clone()));
+        let note = clock.chart_note(series.iter().flat_map(|(_, values)| values.clone()), MEASURED);
         let unit = format!("p50, nanoseconds, against the share of the time in which the other side requests{note}");
         charts.push((format!("a-{keys}-keys.svg"), lines(&title, &unit, &labels, &series)));
     }

@@ -20,7 +20,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     let times = if bench.quick { 2_000 } else { 20_000 };
     let clock = Clock::new();
     let mut text = format!(
-        "(b) the storage fetches what the host has just written, nanoseconds; {} times each\n{:>6} {:>8} {:>8} {:>8} {:>8} {:>10}   {}\n",
+        "(b) the storage fetches what the host has just written, nanoseconds; {} times each\n{:>6} {:>8} {:>12} {:>12} {:>12} {:>12}   {}\n",
         grouped(times as f64),
         "link",
         "bytes",
@@ -47,19 +47,19 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
             }
             let simulated = link.transfer_ns(bytes);
             text.push_str(&format!(
-                "{:>6} {bytes:>8} {:>8} {:>8} {:>8} {:>10}   {simulated} ns\n",
+                "{:>6} {bytes:>8} {:>12} {:>12} {:>12} {:>12}   {simulated} ns\n",
                 link.name(),
-                clock.cell(q.p50),
-                clock.cell(q.p99),
-                clock.cell(q.p999),
-                clock.cell(q.longest)
+                clock.cell(q.p50, 1),
+                clock.cell(q.p99, 1),
+                clock.cell(q.p999, 1),
+                clock.cell(q.longest, 1)
             ));
             rows.push(json!({ "link": link.name(), "bytes": bytes, "ns": q, "simulated_ns": simulated }));
             values.push((format!("{link}, {bytes} bytes"), q.p50 as f64));
         }
     }
     text.push_str(&format!("{}\n{}", clock.words(), verdict(&wrong, "every fetch had the bytes of its turn")));
-    let unit = format!("p50, nanoseconds{}", clock.chart_note(values.iter().map(|(_, value)| *value)));
+    let unit = format!("p50, nanoseconds{}", clock.chart_note(values.iter().map(|(_, value)| *value), 1));
     let charts = vec![("b-transfers.svg".to_string(), bars("Transfers to the storage, by link", &unit, &values))];
     let json = json!({ "rows": rows, "times": times, "clock": clock.json(), "verified": wrong.is_empty() });
     Ok(Section { text, json, charts, wrong })

@@ -33,9 +33,18 @@ struct Ours {
     pairs_each: Histogram,
 }
 
-/// The median of a histogram of tenths, in nanoseconds.
-fn median_of_tenths(tenths: &Histogram) -> f64 {
-    tenths.quantile(0.5) as f64 / 10.0
+/// The median of the means of [`HELD`] locks in nanoseconds, if the clock resolves it.
+fn median_of_means(tenths: &Histogram, clock: &Clock) -> Option<f64> {
+    clock.mean(tenths.quantile(0.5), HELD)
+}
+
+/// How many times as long as ours a time is, if ours is known.
+fn ratio(theirs: Option<f64>, ours: Option<f64>) -> String {
+    match (theirs, ours) {
+        (Some(theirs), Some(ours)) => format!("{:.1}", theirs / ours),
+        (Some(_), None) => "an unknown number of (the clock does not resolve ours)".into(),
+        (None, _) => "an unknown number of (it was not measured)".into(),
+    }
 }
 
 pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, Failure> {
@@ -62,7 +71,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
         "(c) {} lock requests, nanoseconds; {} lock lines\n\
          lock: up to {HELD} are held, then all are given back; lock + release: each is given back at once\n\
          by {HELD}: {HELD} of them between two readings of the clock, the mean of each\n\
-         {:<34} {:<11} {:>7} {:>7} {:>7} {:>8} {:>10}\n",
+         {:<34} {:<11} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
         grouped(requests as f64),
         grouped(bench.near_data.lock_lines.into()),
         "",
@@ -75,20 +84,21 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
     );
     let line = |name: &str, order: Order, histogram: &Histogram| {
         let q = Quantiles::of(histogram);
-        let [p50, p90, p99, p999, longest] = [q.p50, q.p90, q.p99, q.p999, q.longest].map(|ns| clock.cell(ns));
-        format!("{name:<34} {order:<11} {p50:>7} {p90:>7} {p99:>7} {p999:>8} {longest:>10}\n")
+        let [p50, p90, p99, p999, longest] = [q.p50, q.p90, q.p99, q.p999, q.longest].map(|ns| clock.cell(ns, 1));
+        format!("{name:<34} {order:<11} {p50:>12} {p90:>12} {p99:>12} {p999:>12} {longest:>12}\n")
     };
     let mut rows = Vec::new();
     for Ours { order, taken, pairs, taken_each, pairs_each } in &ours {
         for (name, what, histogram, each) in
             [("lock", "lock", taken, taken_each), ("lock + release", "lock and release", pairs, pairs_each)]
         {
-            let each = median_of_tenths(each);
+            let tenths = each.quantile(0.5);
             text.push_str(&line(&format!("shared lock table, {name}"), *order, histogram));
-            text.push_str(&format!("{:<34} {order:<11} {each:>7.1}\n", format!("  by {HELD}, {name}")));
+            let mean = clock.cell_of_mean(tenths, HELD);
+            text.push_str(&format!("{:<34} {order:<11} {mean:>12}\n", format!("  by {HELD}, {name}")));
             rows.push(json!({
                 "system": "shared lock table", "what": what, "order": order.to_string(), "ns": Quantiles::of(histogram),
-                "by_64_p50_ns": each,
+                "by_64_p50_ns": median_of_means(each, &clock),
             }));
         }
     }
@@ -124,7 +134,7 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                         rows.push(json!({ "system": "PostgreSQL", "what": lock, "order": order, "ns": ns }));
                     }
                     Latency::Mean(mean) => {
-                        text.push_str(&format!("{name:<34} {:<11} {mean:>7.0} (mean)\n", run.order));
+                        text.push_str(&format!("{name:<34} {:<11} {mean:>12.0} (mean)\n", run.order));
                         rows.push(json!({ "system": "PostgreSQL", "what": lock, "order": order, "mean_ns": mean }));
                     }
                 }
@@ -137,13 +147,12 @@ pub(super) fn run(bench: &Bench, show: &mut dyn FnMut(&str)) -> Result<Section, 
                         Latency::Mean(mean) => *mean,
                     })
                 };
-                let ratio = |lock, each| Some(p50(lock)? / Some(median_of_tenths(each)).filter(|ns| *ns > 0.0)?);
-                if let (Some(row), Some(pair)) = (ratio(Lock::Row, taken_each), ratio(Lock::Manager, pairs_each)) {
-                    text.push_str(&format!(
-                        "{order}, p50: PostgreSQL's row lock takes {row:.1} times as long as our lock by {HELD},\n\
-                         a lock in its lock manager, with its release, {pair:.1} times as long as our lock + release\n",
-                    ));
-                }
+                let row = ratio(p50(Lock::Row), median_of_means(taken_each, &clock));
+                let pair = ratio(p50(Lock::Manager), median_of_means(pairs_each, &clock));
+                text.push_str(&format!(
+                    "{order}, p50: PostgreSQL's row lock takes {row} times as long as our lock by {HELD},\n\
+                     a lock in its lock manager, with its release, {pair} times as long as our lock + release\n",
+                ));
             }
             text.push_str(&format!("PostgreSQL {}:\n{}\n", baseline.version, baseline.method));
         }

@@ -133,9 +133,15 @@ impl Clock {
         (begin.elapsed().as_nanos() as u64).saturating_sub(self.cost)
     }
 
-    /// A time for people: what takes no longer than a reading of the clock is not nothing.
+    /// A time for people; one below the resolution of the clock is shown as such.
     fn show(self, ns: u64) -> String {
         clock::cell(ns, self.cost + self.step)
+    }
+
+    /// The same with its unit.
+    fn show_alone(self, ns: u64) -> String {
+        let shown = self.show(ns);
+        if shown.ends_with("ns") { shown } else { format!("{shown} ns") }
     }
 }
 
@@ -216,24 +222,24 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let report = match output {
         Form::Text => {
             let mut text = format!(
-                "clock: {} ns, taken off\n\n{:<38} {:>8} {:>8} {:>8}\n",
+                "clock: {} ns, taken off\n\n{:<38} {:>12} {:>12} {:>12}\n",
                 clock.cost, "ns", "p50", "p99", "p99.9"
             );
             let what = ["lock and release, sequential keys", "lock and release, random keys", "lock, contended"];
             for (what, (_, times)) in what.iter().zip(&parts) {
                 let show = |ns| if times.count() == 0 { "-".to_string() } else { clock.show(ns) };
                 let [p50, p99, p999] = points(times).map(show);
-                text += &format!("{what:<38} {p50:>8} {p99:>8} {p999:>8}\n");
+                text += &format!("{what:<38} {p50:>12} {p99:>12} {p999:>12}\n");
             }
             let (least, most) = (locks_of.iter().min().unwrap_or(&0), locks_of.iter().max().unwrap_or(&0));
             text + &format!(
                 "\ncontended: {processes} processes of {} threads, {} keys, {} % shared\n\
-                 {rate:.0} locks/s; the longest wait was {} ns; a process had {least} to {most} locks\n\
+                 {rate:.0} locks/s; the longest wait took {}; a process had {least} to {most} locks\n\
                  {}\n",
                 load.threads,
                 load.keys,
                 load.shared,
-                clock.show(longest),
+                clock.show_alone(longest),
                 wrong.as_ref().map_or_else(
                     || format!("verified: {told} changes under exclusive locks, none lost"),
                     |wrong| format!("WRONG: {wrong}")
@@ -456,7 +462,8 @@ mod tests {
     #[test]
     fn what_is_below_the_clock_is_shown_as_that() {
         let clock = Clock { cost: 30, step: 10 };
-        assert_eq!((clock.show(0), clock.show(10)), ("<40".to_string(), "10".to_string()));
+        assert_eq!([0, 39, 40].map(|ns| clock.show(ns)), ["below 40 ns", "below 40 ns", "40"]);
+        assert_eq!([39, 40].map(|ns| clock.show_alone(ns)), ["below 40 ns", "40 ns"]);
         let clock = Clock::measure();
         assert!(clock.step > 0 && clock.show(0) != "0");
     }
