@@ -28,8 +28,8 @@ pub const RTL: &str = "LOCKWORK_FPGA_RTL";
 pub const WAVEFORM: &str = "LOCKWORK_FPGA_WAVEFORM";
 
 /// Timestamp ordering by the transaction processor, on a card or simulated (BionicDB), with `threads` workers. Creating
-/// it returns [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::Setting`] when
-/// a variable has a value that is not possible, [`EngineError::BackEnd`] when the card is not what was asked for.
+/// it returns [`EngineError::BackEndAbsent`] when there is neither a card nor a simulator, [`EngineError::Setting`]
+/// when a variable has a value that is not possible, [`EngineError::BackEnd`] when the card is not what was asked for.
 pub const FPGA: EngineKind = EngineKind::new(&Constructor { name: "fpga", on_device: true, settings: &[], create });
 
 fn create(options: Options) -> Result<Box<dyn Engine>, EngineError> {

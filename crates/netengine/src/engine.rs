@@ -52,7 +52,8 @@ fn lockd(options: &Options) -> Result<Option<SocketAddr>, EngineError> {
 
 impl NetworkEngine {
     /// `network-two-phase` over an empty database, whose workers run `program`, which calls
-    /// [`worker_if_asked`](crate::worker_if_asked). They take locks from the service that the setting `lockd` names, or from one of its own.
+    /// [`worker_if_asked`](crate::worker_if_asked). They take locks from the service that the setting `lockd` names, or
+    /// from one of its own.
     ///
     /// # Errors
     /// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine; [`EngineError::BackEnd`] when it is to

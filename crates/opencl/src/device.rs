@@ -138,7 +138,7 @@ pub fn find(wanted: &str) -> Result<DeviceInfo, EngineError> {
     }
 }
 
-/// The device that engines with `Options::device` of `number` run on: without a number the first GPU, else accelerator,
+/// The device that engines whose setting `device` is `number` run on: without a number the first GPU, else accelerator,
 /// else CPU.
 ///
 /// # Errors

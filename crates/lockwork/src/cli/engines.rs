@@ -23,6 +23,7 @@ pub(super) fn create(kind: EngineKind, options: &Options) -> Result<Box<dyn Engi
 
 /// Settings of single engines.
 #[derive(Clone, Debug, Default, Args)]
+#[group(skip)]
 pub(super) struct EngineOptions {
     /// A setting of one engine; may stand several times: device=N of the opencl engines, lockd=HOST:PORT of
     /// network-two-phase
