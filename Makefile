@@ -1,38 +1,58 @@
-# The front door. `make demo` shows what this is; `make test` is what CI runs.
+# The front door. `make serve` starts a server, `make demo` shows what this is, `make test` and `make verify` are what CI
+# runs.
 
 CARGO ?= cargo
 SETUP := ./scripts/setup
-# That of what is built to be used. With PROFILE=verify it is built in a third of the time, and slower by a few percent.
-PROFILE ?= release
+# That of what is built to be used. `quick` builds in minutes; figures and packages are of `release`.
+PROFILE ?= quick
 
-.PHONY: serve demo build test waiting checks cluster soak fmt lint rtl-tools rtl-lint formal synth doc loom fuzz bench clean
+.PHONY: serve demo build test verify test-waiting test-checks verify-waiting verify-checks cluster soak fmt lint \
+	rtl-tools rtl-lint formal synth doc deny loom fuzz bench clean
 
 # A server with the example of a bank: psql -h 127.0.0.1 -p 5433 bank -c 'CALL transfer(1, 2, 25.00)'
-serve: build
-	$(CARGO) run --profile $(PROFILE) -q -p lockwork -- serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
+serve:
+	$(SETUP) build
+	$(CARGO) build --profile $(PROFILE) --bin lockwork
+	$(CARGO) run --profile $(PROFILE) -q --bin lockwork -- serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
 
-demo: build
-	$(CARGO) run --profile $(PROFILE) -q -p lockwork -- demo
+demo:
+	$(SETUP) build
+	$(CARGO) run --profile $(PROFILE) --bin lockwork -- demo
 
+# ./target/release/lockwork, which figures are measured with and packages are made of.
 build:
-	$(SETUP)
-	$(CARGO) build --profile $(PROFILE) -p lockwork
+	$(SETUP) build
+	$(CARGO) build --release --bin lockwork
 
+# What a contributor waits for: formatting, clippy, the documentation, and the tests of every crate but those of clusters,
+# the lock service and accelerators.
 test: fmt
-	$(SETUP)
+	$(SETUP) test
 	./scripts/clients >/dev/null || echo "lockwork: tests of clients that are not installed are skipped" >&2
-	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
 	./scripts/test build
-	$(MAKE) -j 2 --output-sync=target waiting checks
+	$(MAKE) -j 2 --output-sync=target test-waiting test-checks
 	./scripts/test computing
 
-# Tests that mostly wait, for leases and elections; they run beside the checks below, which leave no processor idle.
-waiting:
+# Everything else: model checking, proofs, fuzzing, simulations of the RTL, clusters and the lock service under faults.
+verify:
+	$(SETUP)
+	./scripts/nats >/dev/null || echo "lockwork: NATS is not installed: tests of clusters are skipped" >&2
+	./scripts/test verify build
+	$(MAKE) -j 2 --output-sync=target verify-waiting verify-checks
+	./scripts/test verify computing
+
+# Tests that mostly wait, for leases and elections; they run beside checks, which leave no processor idle.
+test-waiting:
 	./scripts/test waiting
 
-# Everything that is no test of the workspace, one after the other.
-checks:
-	$(MAKE) lint doc loom fuzz formal
+test-checks:
+	$(MAKE) lint doc
+
+verify-waiting:
+	./scripts/test verify waiting
+
+verify-checks:
+	$(MAKE) deny rtl-lint loom fuzz formal
 
 # Clusters of processes that are killed, stopped and cut off.
 cluster:
@@ -50,9 +70,12 @@ soak:
 fmt:
 	$(CARGO) fmt --all --check
 
-lint: fmt rtl-lint
-	$(SETUP)
+lint: fmt
+	$(SETUP) test
 	$(CARGO) clippy --workspace --all-targets --profile quick -- -D warnings
+
+# Licences, sources and duplicates of dependencies.
+deny:
 	./scripts/deny
 
 # Verilator, Yosys, nextpnr and z3 into target/rtl-tools, if they are not there.

@@ -1,5 +1,5 @@
 //! The command with OpenCL engines: results, and what is said when something is missing. Needs an OpenCL device
-//! (`make test` installs PoCL).
+//! (`make verify` installs PoCL).
 
 #[path = "common/command.rs"]
 mod command;

@@ -1,7 +1,7 @@
 //! Every instruction means the same on a device as in the interpreter: random procedures that the verifier accepts run
 //! on both, with random arguments, and end the same, answer the same, and leave the same rows.
 //!
-//! Needs an OpenCL device (`make test` installs PoCL).
+//! Needs an OpenCL device (`make verify` installs PoCL).
 
 use lockwork_engine::random_procedures::check;
 use lockwork_engine::{EngineKind, Options};

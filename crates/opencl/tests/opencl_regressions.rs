@@ -1,6 +1,6 @@
 //! Bugs that were in the OpenCL engines once, each as the smallest program that showed it (docs/correctness.md).
 //!
-//! Needs an OpenCL device (`make test` installs PoCL).
+//! Needs an OpenCL device (`make verify` installs PoCL).
 
 use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
 use lockwork_engine::create;

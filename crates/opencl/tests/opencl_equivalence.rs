@@ -1,6 +1,6 @@
 //! The OpenCL engines are equivalent to their serial order, on the suite that every engine runs.
 //!
-//! Needs an OpenCL device (`make test` installs PoCL).
+//! Needs an OpenCL device (`make verify` installs PoCL).
 
 use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::{EngineKind, Options, create};

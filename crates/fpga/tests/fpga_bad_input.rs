@@ -2,11 +2,11 @@
 //!
 //! Needs Verilator and a C++ compiler (`scripts/rtl-tools`).
 
-#[path = "bad_input/machine.rs"]
+#[path = "fpga_bad_input/machine.rs"]
 mod machine;
-#[path = "bad_input/memory_errors.rs"]
+#[path = "fpga_bad_input/memory_errors.rs"]
 mod memory_errors;
-#[path = "bad_input/states.rs"]
+#[path = "fpga_bad_input/states.rs"]
 mod states;
 
 use lockwork_engine::conformance::{Random, accounts, fill, prepared};

@@ -1,6 +1,6 @@
 //! What goes wrong on a device is reported, and nothing is acknowledged that may not have happened.
 //!
-//! Needs an OpenCL device (`make test` installs PoCL).
+//! Needs an OpenCL device (`make verify` installs PoCL).
 
 use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
 use lockwork_engine::create;

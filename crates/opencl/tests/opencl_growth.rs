@@ -1,6 +1,6 @@
 //! Tables grow beyond what was announced, by what batches insert and not by what their loops could insert.
 //!
-//! Needs an OpenCL device (`make test` installs PoCL).
+//! Needs an OpenCL device (`make verify` installs PoCL).
 
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineError, EngineKind, Options, create};
