@@ -17,7 +17,7 @@ import threading
 import time
 
 HEADER = struct.Struct("<HBBHHQQIHBBQHHIIBBBBQ")
-MAGIC, VERSION, MOST_BYTES = 0x4B4C, 1, 1400
+MAGIC, VERSION, MAX_BYTES = 0x4B4C, 1, 1400
 
 ACQUIRE, RELEASE, FREE, MOVE, OPEN, CLOSE, ENROL, SEEK = range(8)
 GRANT, DONE, REFUSED, ACK, ERROR, PROBE = range(8, 14)
@@ -91,7 +91,7 @@ def encode(p, body=b"", key=None):
 
 def decode(data, key=None):
     """Packet and body of a datagram; nothing if it is none."""
-    if not 64 <= len(data) <= MOST_BYTES:
+    if not 64 <= len(data) <= MAX_BYTES:
         return None
     (magic, version, zero, rack, requester, lock, request, requester_session, length, part, parts, token, sender, target,
      incarnation, session, kind, flags, state, zero_too, tag) = HEADER.unpack(data[:64])

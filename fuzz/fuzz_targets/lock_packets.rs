@@ -12,7 +12,7 @@ use lockwork_lockservice::word::{Machine, Profile, Word};
 const LOCKS: u64 = 3;
 const MACHINES: u16 = 3;
 /// Packets of one input.
-const MOST_PACKETS: usize = 64;
+const MAX_PACKETS: usize = 64;
 
 /// Takes bytes off the front of the input; zeros when there are no more.
 struct Source<'a>(&'a [u8]);
@@ -120,7 +120,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let lean = Setup { profile: Profile::Lean, ..setup.clone() };
     let mut models = [Model::new(&setup), Model::new(&lean)];
     let key = key.as_ref();
-    for _ in 0..MOST_PACKETS {
+    for _ in 0..MAX_PACKETS {
         if source.0.is_empty() {
             break;
         }

@@ -17,7 +17,7 @@ use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::ColumnType;
 
 /// Procedures that could run for longer are verified only.
-const MOST_STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 const CALLS: usize = 6;
 
 /// Takes bytes off the front of the input; zeros when there are no more.
@@ -169,7 +169,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let procedure = nearly_valid(&mut source);
         let verified = lockwork_procedure::verify::verify(procedure.clone(), valid::schemas().as_slice());
         let Ok(verified) = verified else { return };
-        if verified.step_bound() <= MOST_STEPS {
+        if verified.step_bound() <= MAX_STEPS {
             let mut random = Random(u64::from(source.byte()));
             let batch = valid::calls(1, CALLS, verified.block_stride(), &mut random);
             let procedures = [procedure];
@@ -180,7 +180,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let procedure = procedure(&mut source);
     let verified = lockwork_procedure::verify::verify(procedure.clone(), catalog().as_slice());
     let Ok(verified) = verified else { return };
-    if verified.step_bound() > MOST_STEPS {
+    if verified.step_bound() > MAX_STEPS {
         return;
     }
     let mut batch = Batch::new(verified.block_stride(), CALLS).expect("a few blocks");

@@ -25,7 +25,7 @@ use crate::values::{Cell, Shape, to_value};
 use crate::wait;
 
 /// The most statements that are kept understood.
-const MOST_KEPT: usize = 1024;
+const MAX_KEPT: usize = 1024;
 /// Calls of a batch, and batches on the way.
 const CALLS: usize = 16_384;
 const BATCHES: usize = 4;
@@ -117,7 +117,7 @@ impl Embedded {
         }
         let understood = understand()?;
         let mut kept = lock(kept);
-        if kept.len() >= MOST_KEPT {
+        if kept.len() >= MAX_KEPT {
             kept.clear();
         }
         kept.insert(key.to_string(), (definitions, understood.clone()));

@@ -22,7 +22,7 @@ use crate::wait;
 use crate::wire::{Got, GotColumn, Sent, is_known, shape_of};
 
 /// The most statements that are kept prepared.
-const MOST_KEPT: usize = 256;
+const MAX_KEPT: usize = 256;
 /// Calls that are made at once; a server takes 262,144.
 const CALLS: usize = 65_536;
 /// The column that says why calls were taken back.
@@ -136,7 +136,7 @@ impl Link {
         let effect = Some(Effect::of(text)).filter(|effect| effect.is_repeatable()).unwrap_or(Effect::Read);
         let statement = prepared.map_err(|trouble| self.failure(&trouble, effect))?;
         let mut statements = lock(&self.statements);
-        if statements.len() >= MOST_KEPT {
+        if statements.len() >= MAX_KEPT {
             statements.clear();
         }
         statements.insert(text.to_string(), statement.clone());

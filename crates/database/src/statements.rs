@@ -24,7 +24,7 @@ use crate::prepared::{Prepared, block_of, results};
 use crate::{Caller, EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
 /// The most bytes of rows, of a table and its index, that an index is filled from where nodes have parts of them.
-const MOST_FILLED: u64 = 1 << 30;
+const MAX_FILLED: u64 = 1 << 30;
 
 /// What a statement answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -396,7 +396,7 @@ impl Lockwork {
         }
         let (of, name) = (index.table.clone(), index.name.clone());
         if let Some(caller) = self.caller_of_parts() {
-            let all = caller.rows(&[&of, &name], MOST_FILLED)?;
+            let all = caller.rows(&[&of, &name], MAX_FILLED)?;
             let (rows, there) = (&all[0], &all[1]);
             let there: HashSet<&[u8]> = there.images.chunks_exact(there.row_bytes()).collect();
             let images = rows.images.chunks_exact(rows.row_bytes()).map(|row| index.row_image(row));

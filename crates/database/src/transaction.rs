@@ -19,7 +19,7 @@ use crate::{Error, SqlAnswer};
 /// It holds no locks, so nobody waits for it. Each further call makes those before it again and sees that they answer
 /// what they answered; if others have changed that, it ends with [`sequencer::Error::Conflict`] and is to be begun
 /// again ([`Error::is_retryable`]). What commits is serializable. Calls cost the more, the more of them there are, up
-/// to [`sequencer::MOST_CALLS`]: what is known beforehand is better one procedure.
+/// to [`sequencer::MAX_CALLS`]: what is known beforehand is better one procedure.
 ///
 /// A call that aborts takes back itself only; whoever wants the transaction to end then drops it.
 pub struct Transaction {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::AbortHandle;
 
 /// etcd takes 128 operations in a transaction; one is ours.
-const MOST_WRITES: usize = 127;
+const MAX_WRITES: usize = 127;
 /// The folder where writers count.
 pub(crate) const PLACES: &str = "writers/";
 /// How long a writer's key outlives it, or its connection, in seconds.
@@ -56,7 +56,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, mut queued: Unbound
         let mut bytes = first.bytes();
         let mut keys = HashSet::from([first.key.clone()]);
         let mut batch = vec![first];
-        while batch.len() < MOST_WRITES
+        while batch.len() < MAX_WRITES
             && let Ok(write) = queued.try_recv()
         {
             bytes += write.bytes();

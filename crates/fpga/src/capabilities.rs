@@ -3,9 +3,9 @@
 use lockwork_engine::EngineError;
 
 /// The most workers of any card.
-pub const MOST_WORKERS: usize = 16;
+pub const MAX_WORKERS: usize = 16;
 /// Bytes from which on memory has no addresses any more.
-pub const MOST_MEMORY_BYTES: u64 = 1 << 40;
+pub const MAX_MEMORY_BYTES: u64 = 1 << 40;
 
 /// Sizes of a card. Every count is of one worker unless it says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Capabilities {
     /// [`EngineError::BackEnd`] names the size that is not possible.
     pub fn check(&self) -> Result<(), EngineError> {
         let sizes = [
-            ("workers", self.workers, self.workers.is_power_of_two() && self.workers <= MOST_WORKERS),
+            ("workers", self.workers, self.workers.is_power_of_two() && self.workers <= MAX_WORKERS),
             ("contexts", self.contexts, self.contexts.is_power_of_two() && (2..=64).contains(&self.contexts)),
             ("decision words", self.entries, self.entries.is_power_of_two() && (64..=16384).contains(&self.entries)),
             ("key words", self.key_words, (1..=4).contains(&self.key_words)),

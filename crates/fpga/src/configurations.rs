@@ -3,7 +3,7 @@
 
 use lockwork_engine::EngineError;
 
-use crate::capabilities::MOST_WORKERS;
+use crate::capabilities::MAX_WORKERS;
 
 const FILE: &str = include_str!("../../../hardware/rtl/configurations.toml");
 
@@ -12,7 +12,7 @@ pub const USUAL: &str = "paper";
 
 /// Fields that are numbers: least and greatest value, and whether it must be a power of two.
 const LIMITS: [(&str, u64, u64, bool); 13] = [
-    ("workers", 1, MOST_WORKERS as u64, true),
+    ("workers", 1, MAX_WORKERS as u64, true),
     ("contexts", 2, 64, true),
     ("entries", 64, 16384, true),
     ("key_words", 1, 4, false),
@@ -92,9 +92,9 @@ impl Configuration {
     /// # Errors
     /// [`EngineError::Setting`] when there can be no such number.
     pub fn with_workers(self, workers: usize) -> Result<Self, EngineError> {
-        if !workers.is_power_of_two() || workers > MOST_WORKERS {
+        if !workers.is_power_of_two() || workers > MAX_WORKERS {
             return Err(EngineError::Setting(format!(
-                "a transaction processor of {workers} workers is not possible; use 1, 2, 4, 8 or {MOST_WORKERS} threads"
+                "a transaction processor of {workers} workers is not possible; use 1, 2, 4, 8 or {MAX_WORKERS} threads"
             )));
         }
         self.with_value("workers", Value::Number(workers as u64))

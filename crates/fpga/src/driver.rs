@@ -23,10 +23,10 @@ const RING_BITS: u32 = 11;
 /// Entries of each ring.
 pub(crate) const RING: usize = 1 << RING_BITS;
 /// The longest undo log of a context, in bytes: a power of two.
-const MOST_UNDO_BYTES: u64 = 1 << 19;
+const MAX_UNDO_BYTES: u64 = 1 << 19;
 
 /// The most times that a transaction begins again by itself.
-pub const MOST_RETRIES: u32 = 65_535;
+pub const MAX_RETRIES: u32 = 65_535;
 
 /// How the machine is to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Default for Settings {
         Self {
             mode: at::MODE_DYNAMIC,
             inflight: 0,
-            retries: MOST_RETRIES,
+            retries: MAX_RETRIES,
             watchdog: 16_384,
             patience: Duration::from_secs(120),
         }
@@ -195,10 +195,10 @@ impl Driver {
         let mut map = MemoryMap::new(self.card.bytes());
         let Settings { mode, inflight, retries, watchdog, .. } = self.settings;
         let contexts = self.capabilities.contexts;
-        let undo_bytes = undo_bytes.clamp(64, MOST_UNDO_BYTES).next_multiple_of(64);
+        let undo_bytes = undo_bytes.clamp(64, MAX_UNDO_BYTES).next_multiple_of(64);
         self.write(at::MODE, mode)?;
         self.write(at::MAX_INFLIGHT, inflight.min(2047))?;
-        self.write(at::MAX_RETRIES, retries.min(MOST_RETRIES))?;
+        self.write(at::MAX_RETRIES, retries.min(MAX_RETRIES))?;
         self.write(at::WATCHDOG, watchdog.min(65_535))?;
         self.write(at::UNDO_BYTES, undo_bytes as u32)?;
         self.write(at::INTERRUPT, 0)?;

@@ -28,7 +28,7 @@ use lockwork_storage::Database;
 use crate::card::Card;
 use crate::catalogue::Catalogue;
 use crate::create::FPGA;
-use crate::driver::{Driver, MOST_RETRIES, Settings};
+use crate::driver::{Driver, MAX_RETRIES, Settings};
 use crate::layout::Shape;
 use crate::registers::{MODE_BATCH, MODE_DYNAMIC, MODE_SERIAL};
 use crate::running::{Running, appetite};
@@ -194,7 +194,7 @@ pub fn settings(options: &Options) -> Settings {
         Interleave::Batch => MODE_BATCH,
         Interleave::Dynamic => MODE_DYNAMIC,
     };
-    Settings { mode, retries: options.max_retries.min(MOST_RETRIES), ..Settings::default() }
+    Settings { mode, retries: options.max_retries.min(MAX_RETRIES), ..Settings::default() }
 }
 
 impl FpgaEngine {
@@ -223,7 +223,7 @@ impl FpgaEngine {
             running: None,
             ahead: false,
             first_sequence: 0,
-            tries: 1 + options.max_retries / (MOST_RETRIES + 1),
+            tries: 1 + options.max_retries / (MAX_RETRIES + 1),
             lost: lost.clone(),
         }));
         let (to_leader, batches) = channel::<Batch>();

@@ -32,9 +32,9 @@ pub const ADDRESS_MASK: u64 = (1 << 40) - 1;
 /// Where the byte that says whether a row is live begins.
 pub const LIVE_SHIFT: u32 = 56;
 /// Bits of a head's number that the catalogue can tell.
-const MOST_HEAD_BITS: u32 = 28;
+const MAX_HEAD_BITS: u32 = 28;
 /// The longest row stride that the catalogue can tell.
-const MOST_STRIDE: u64 = u16::MAX as u64;
+const MAX_STRIDE: u64 = u16::MAX as u64;
 
 /// Which worker has a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +111,9 @@ impl Shape {
         let prefix = 8 * (words as u64 - 1 + u64::from(levels.saturating_sub(1)));
         let prefix = prefix.next_multiple_of(LINE);
         let stride = prefix + schema.stride() as u64;
-        if stride > MOST_STRIDE {
+        if stride > MAX_STRIDE {
             return refuse(format!(
-                "has rows of {stride} bytes with what the card keeps with them; at most {MOST_STRIDE}"
+                "has rows of {stride} bytes with what the card keeps with them; at most {MAX_STRIDE}"
             ));
         }
         let spread = match schema.partitioning() {
@@ -135,7 +135,7 @@ impl Shape {
             Spread::Byte(_) | Spread::Hash => rows.div_ceil(card.workers as u64),
             Spread::Replicated | Spread::Home(_) => rows,
         };
-        let head_bits = share.max(1).next_power_of_two().trailing_zeros().clamp(card.entry_bits(), MOST_HEAD_BITS);
+        let head_bits = share.max(1).next_power_of_two().trailing_zeros().clamp(card.entry_bits(), MAX_HEAD_BITS);
         Ok(Self {
             name: name.to_string(),
             single: format.is_one_integer() && aligned,

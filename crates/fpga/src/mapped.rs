@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::capabilities::MOST_MEMORY_BYTES;
+use crate::capabilities::MAX_MEMORY_BYTES;
 use crate::card::{Card, CardError, CardMemory, place};
 use crate::registers;
 
@@ -95,7 +95,7 @@ impl MappedCard {
         Ok(Self {
             registers: registers.map()?,
             memory: memory.map()?,
-            bytes: memory.bytes.min(MOST_MEMORY_BYTES) & !7,
+            bytes: memory.bytes.min(MAX_MEMORY_BYTES) & !7,
             name: format!("registers {}, memory {}", shown(&registers.path), shown(&memory.path)),
         })
     }

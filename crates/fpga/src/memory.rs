@@ -14,9 +14,9 @@ use crate::card::{CardError, CardMemory, place};
 /// Cycles of a wheel: the longest time that a request can take, with all that is in front of it.
 const WHEEL: usize = 4096;
 /// Requests of a port that may be in flight. Half a wheel stays free, so a place for an answer is near.
-const MOST_IN_FLIGHT: usize = WHEEL / 4;
+const MAX_IN_FLIGHT: usize = WHEEL / 4;
 /// The longest latency, random part included.
-pub const MOST_LATENCY: u32 = WHEEL as u32 / 2;
+pub const MAX_LATENCY: u32 = WHEEL as u32 / 2;
 /// The parts of a word that bandwidth is counted in.
 const PARTS: i64 = 1000;
 
@@ -214,8 +214,8 @@ impl Memory {
         let parts = |words: f64| (words * PARTS as f64).clamp(1.0, 1e9) as i64;
         self.random = Random(behaviour.seed);
         (self.each, self.all) = (parts(behaviour.words_each), parts(behaviour.words_all));
-        let latency = behaviour.latency.clamp(1, MOST_LATENCY - 1);
-        let extra = behaviour.extra.min(MOST_LATENCY - 1 - latency);
+        let latency = behaviour.latency.clamp(1, MAX_LATENCY - 1);
+        let extra = behaviour.extra.min(MAX_LATENCY - 1 - latency);
         self.behaviour = Behaviour { latency, extra, ..behaviour };
         self.requests = 0;
     }
@@ -249,7 +249,7 @@ impl Memory {
     #[must_use]
     pub fn is_ready(&self, port: usize) -> bool {
         let Port { tokens, stalled, in_flight, .. } = self.ports[port];
-        self.tokens >= PARTS.min(self.all) && tokens >= PARTS.min(self.each) && !stalled && in_flight < MOST_IN_FLIGHT
+        self.tokens >= PARTS.min(self.all) && tokens >= PARTS.min(self.each) && !stalled && in_flight < MAX_IN_FLIGHT
     }
 
     /// Takes a request, in a cycle in which the port is ready.
@@ -268,7 +268,7 @@ impl Memory {
             || !request.address.is_multiple_of(8)
             || request.address >= self.length;
         let port = &mut self.ports[port];
-        debug_assert!(port.in_flight < MOST_IN_FLIGHT, "a port that is not ready takes nothing");
+        debug_assert!(port.in_flight < MAX_IN_FLIGHT, "a port that is not ready takes nothing");
         port.tokens -= PARTS;
         port.words += 1;
         port.in_flight += 1;

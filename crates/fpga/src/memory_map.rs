@@ -3,7 +3,7 @@
 
 use lockwork_engine::EngineError;
 
-use crate::capabilities::MOST_MEMORY_BYTES;
+use crate::capabilities::MAX_MEMORY_BYTES;
 
 /// Everything begins at a multiple of this.
 const LINE: u64 = 64;
@@ -19,7 +19,7 @@ impl MemoryMap {
     /// Memory of so many bytes, nothing of which is taken but its first line: address 0 stands for no row.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { next: LINE, end: bytes.min(MOST_MEMORY_BYTES) }
+        Self { next: LINE, end: bytes.min(MAX_MEMORY_BYTES) }
     }
 
     /// Takes `bytes` bytes for `what`; the start is a multiple of 64.

@@ -16,9 +16,9 @@ use crate::tables;
 use crate::views::Views;
 
 /// The fewest rows that a worker of a table is given room for.
-const LEAST_ROOM: u64 = 16;
+const MIN_ROOM: u64 = 16;
 /// How often blocks that found no room are tried again, each time with more.
-const MOST_ROUNDS: u32 = 4;
+const MAX_ROUNDS: u32 = 4;
 
 /// See the module.
 pub(crate) struct Running {
@@ -67,7 +67,7 @@ impl Running {
             let spare = announced.max(table.len() / 4) / card.workers as u64;
             let room = match shape.spread {
                 Spread::Replicated => 0,
-                _ => spare.max(LEAST_ROOM).max(extra.get(number).copied().unwrap_or(0)),
+                _ => spare.max(MIN_ROOM).max(extra.get(number).copied().unwrap_or(0)),
             };
             let table_placed = Placed::load(shape, table, room, card.workers, &mut map, &mut *driver.card)?;
             writes.extend(table_writes(number, true, &table_placed, table.schema(), card.workers));
@@ -180,7 +180,7 @@ impl Running {
             };
             let again = |wanted: u16| calls.iter().any(|call| code(call) == Some(wanted));
             let conflicts = again(abort::TOO_MANY_RETRIES) && conflict_rounds < tries;
-            let full = again(abort::OUT_OF_MEMORY) && room_rounds < MOST_ROUNDS && room.is_ok();
+            let full = again(abort::OUT_OF_MEMORY) && room_rounds < MAX_ROUNDS && room.is_ok();
             conflict_rounds += u32::from(conflicts);
             room_rounds += u32::from(full);
             let wanted = |call: &Call| match code(call) {

@@ -24,7 +24,7 @@ pub struct Conflict;
 
 const HOLDERS: u64 = 0xFFFF;
 const EXCLUSIVE: u64 = 0xFFFF;
-const MOST_SHARED: u64 = 0xFFFE;
+const MAX_SHARED: u64 = 0xFFFE;
 const STAMP_SHIFT: u32 = 16;
 
 /// The largest stamp, about 281 million million: at a hundred million transactions a second, a month of them on one
@@ -52,7 +52,7 @@ pub const fn stamp(word: u64) -> u64 {
 #[inline]
 pub fn try_shared(word: &AtomicU64) -> Result<u64, Conflict> {
     let mut current = word.load(Ordering::Relaxed);
-    while holders(current) < MOST_SHARED {
+    while holders(current) < MAX_SHARED {
         match word.compare_exchange_weak(current, current + 1, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => return Ok(stamp(current)),
             Err(now) => current = now,

@@ -50,7 +50,7 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!("../../../hardware/xdp/lockwor
 /// An interface stands twice in the map of ports, so that a broadcast sends two copies.
 const TWIN: u32 = 1 << 31;
 /// How many interfaces there is room for.
-pub const MOST_INTERFACES: usize = 32;
+pub const MAX_INTERFACES: usize = 32;
 
 /// What is fixed before programs are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -227,8 +227,8 @@ impl KernelDecider {
         if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
             return Err(KernelError::Twice { interface: interface.into() });
         }
-        if self.attached.len() == MOST_INTERFACES {
-            return Err(KernelError::attach(interface, format!("there are {MOST_INTERFACES} already")));
+        if self.attached.len() == MAX_INTERFACES {
+            return Err(KernelError::attach(interface, format!("there are {MAX_INTERFACES} already")));
         }
         self.open_port(ifindex).map_err(|error| KernelError::attach(interface, error))?;
         let mode = match hook {

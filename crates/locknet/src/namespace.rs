@@ -25,7 +25,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Most machines of one network.
-pub const MOST_MACHINES: u16 = 250;
+pub const MAX_MACHINES: u16 = 250;
 
 /// Where `ip netns` keeps names.
 const FOLDER: &str = "/run/netns";
@@ -38,7 +38,7 @@ const UPLINK: &str = "up";
 #[non_exhaustive]
 pub enum NetworkError {
     /// Too many machines, or none.
-    #[error("{0} machines; 1 to {MOST_MACHINES} are possible in one network of namespaces")]
+    #[error("{0} machines; 1 to {MAX_MACHINES} are possible in one network of namespaces")]
     Machines(u16),
     /// No privileges.
     #[error("network namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN: run this as root")]
@@ -165,7 +165,7 @@ impl Network {
     pub fn new(machines: u16) -> Result<Self, NetworkError> {
         static SWEPT: Once = Once::new();
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        if machines == 0 || machines > MOST_MACHINES {
+        if machines == 0 || machines > MAX_MACHINES {
             return Err(NetworkError::Machines(machines));
         }
         // SAFETY: it has no preconditions.
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn no_machines_and_too_many_are_refused() {
-        for count in [0, MOST_MACHINES + 1] {
+        for count in [0, MAX_MACHINES + 1] {
             assert!(matches!(Network::new(count), Err(NetworkError::Machines(refused)) if refused == count));
         }
     }

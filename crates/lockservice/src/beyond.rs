@@ -25,7 +25,7 @@ use crate::word::{Machine, Profile};
 use std::collections::BTreeSet;
 
 /// Locks have numbers below this.
-pub const MOST_LOCKS: u64 = 1 << 62;
+pub const MAX_LOCKS: u64 = 1 << 62;
 
 /// Into how many parts the locks are divided: those whose numbers have the same remainder.
 pub const PARTS: u64 = 64;
@@ -39,7 +39,7 @@ pub const fn part(lock: u64) -> u64 {
 /// The lock that stands for all of its part.
 #[must_use]
 pub const fn representative(lock: u64) -> u64 {
-    MOST_LOCKS - PARTS + part(lock)
+    MAX_LOCKS - PARTS + part(lock)
 }
 
 /// Who manages a part.
@@ -128,9 +128,9 @@ mod tests {
 
     #[test]
     fn the_lock_that_stands_for_a_part_is_of_that_part() {
-        for lock in [0, 1, 63, 64, 1 << 40 | 17, MOST_LOCKS - 1] {
+        for lock in [0, 1, 63, 64, 1 << 40 | 17, MAX_LOCKS - 1] {
             assert_eq!(part(representative(lock)), part(lock));
-            assert!(representative(lock) < MOST_LOCKS && representative(representative(lock)) == representative(lock));
+            assert!(representative(lock) < MAX_LOCKS && representative(representative(lock)) == representative(lock));
         }
     }
 

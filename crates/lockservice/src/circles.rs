@@ -24,11 +24,11 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 /// Most edges that a search follows in a row.
-const MOST_STEPS: u8 = 32;
+const MAX_STEPS: u8 = 32;
 /// Searches of one request are at last this many times doubled apart.
-const MOST_DOUBLINGS: u8 = 6;
+const MAX_DOUBLINGS: u8 = 6;
 /// Most searches that are known to have come by.
-const MOST_PASSED: usize = 1024;
+const MAX_PASSED: usize = 1024;
 
 /// The request that began a search. Sessions are never the same twice, so they stand for their machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +69,7 @@ impl Circles {
     pub(crate) fn due(&mut self, now: u64, client: &Client) -> Option<Packet> {
         while let Some((request, searches)) = self.timers.due(now) {
             if let Some(lock) = client.searching(request) {
-                let searches = MOST_DOUBLINGS.min(searches + 1);
+                let searches = MAX_DOUBLINGS.min(searches + 1);
                 self.timers.set(now, self.every << searches, (request, searches));
                 let origin = Origin { session: self.me.session, request };
                 return Some(search(Kind::Seek, lock, (self.me, request), origin, 0));
@@ -92,10 +92,10 @@ impl Circles {
                 return (Vec::new(), Some(origin.request));
             }
             let known = self.passed.iter().any(|passed| (passed.origin, passed.task) == (origin, task));
-            if this >= largest || known || packet.hops >= MOST_STEPS {
+            if this >= largest || known || packet.hops >= MAX_STEPS {
                 continue;
             }
-            if self.passed.len() == MOST_PASSED {
+            if self.passed.len() == MAX_PASSED {
                 self.passed.pop_front();
             }
             self.passed.push_back(Passed { origin, task, until: now.saturating_add(self.every / 2) });

@@ -1,6 +1,6 @@
 //! Settings of a machine that takes part, and who it is.
 
-use crate::beyond::MOST_LOCKS;
+use crate::beyond::MAX_LOCKS;
 use crate::word::{Machine, Profile};
 
 /// Who a machine is, as the registry has told it.
@@ -89,7 +89,7 @@ impl Config {
     /// Whether a manager keeps the lock.
     #[must_use]
     pub const fn is_beyond(&self, lock: u64) -> bool {
-        self.beyond && self.locks <= lock && lock < MOST_LOCKS
+        self.beyond && self.locks <= lock && lock < MAX_LOCKS
     }
 
     /// Whether the agent of a lock stays for a while.

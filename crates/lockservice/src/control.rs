@@ -11,7 +11,7 @@
 //! [`Busiest`] locks.
 
 use crate::names::LONGEST;
-use crate::packet::{HEADER, MOST_BYTES, Malformed, Waiter};
+use crate::packet::{HEADER, MAX_BYTES, Malformed, Waiter};
 use crate::word::{Machine, Profile};
 use lockwork_locking::LockMode;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub const ALL_LOCKS: u64 = u64::MAX;
 
 /// Most bytes of a body.
-const MOST_BODY: usize = MOST_BYTES - HEADER - 8;
+const MAX_BODY: usize = MAX_BYTES - HEADER - 8;
 
 /// What a service is like, for who joins.
 ///
@@ -164,7 +164,7 @@ impl Participant {
     /// As a body: as many as fit, holders and waiters in the order given.
     #[must_use]
     pub fn to_body(all: &[Self]) -> Vec<u8> {
-        let all = &all[..all.len().min(MOST_BODY / Waiter::BYTES)];
+        let all = &all[..all.len().min(MAX_BODY / Waiter::BYTES)];
         let mut bytes = Vec::with_capacity(all.len() * Waiter::BYTES);
         for Self { who, holds } in all {
             bytes.extend_from_slice(&who.machine.0.to_le_bytes());
@@ -223,7 +223,7 @@ impl Busiest {
     #[must_use]
     pub fn to_body(mut all: Vec<Self>) -> Vec<u8> {
         all.sort_by_key(|one| std::cmp::Reverse((one.waiters, one.holders, one.token)));
-        all.truncate(MOST_BODY / Self::BYTES);
+        all.truncate(MAX_BODY / Self::BYTES);
         let mut bytes = Vec::with_capacity(all.len() * Self::BYTES);
         for one in all {
             bytes.extend_from_slice(&one.lock.to_le_bytes());
@@ -375,7 +375,7 @@ mod tests {
         let lock = |lock: u64| Busiest { lock, holders: 1, waiters: (lock % 7) as u32, token: lock };
         let body = Busiest::to_body((0..1000).map(lock).collect());
         let back = Busiest::of_body(&body).unwrap();
-        assert!(body.len() <= MOST_BODY && back.len() == MOST_BODY / Busiest::BYTES);
+        assert!(body.len() <= MAX_BODY && back.len() == MAX_BODY / Busiest::BYTES);
         assert_eq!(back[0], lock(999 - 999 % 7 - 1));
     }
 }

@@ -32,7 +32,7 @@ const LINGER_NS: u64 = 10_000_000_000;
 /// For how long, when all locks of names are taken.
 const PRESSED_NS: u64 = 1_000_000;
 /// Changes on their way to the store.
-const MOST_UNDER_WAY: usize = 1024;
+const MAX_UNDER_WAY: usize = 1024;
 
 /// One who asks: its session, and the number of the question in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +267,7 @@ impl Names {
             }
             return Reply::Later;
         }
-        if self.under_way >= MOST_UNDER_WAY {
+        if self.under_way >= MAX_UNDER_WAY {
             return Reply::Later;
         }
         let Some(at) = self.free.pop().or_else(|| self.grow()) else {
@@ -374,7 +374,7 @@ impl Names {
             }
         }
         for _ in 0..most {
-            if self.next_tick().is_none_or(|due| due > now) || self.under_way >= MOST_UNDER_WAY {
+            if self.next_tick().is_none_or(|due| due > now) || self.under_way >= MAX_UNDER_WAY {
                 return;
             }
             let Some((_, at)) = self.idle.pop_front() else { return };

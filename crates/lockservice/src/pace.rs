@@ -11,7 +11,7 @@
 use crate::config::Config;
 
 /// No time is more often doubled; after so many tries the number of tries tells nothing.
-pub(crate) const MOST_DOUBLINGS: u8 = 16;
+pub(crate) const MAX_DOUBLINGS: u8 = 16;
 
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Pace {
@@ -29,7 +29,7 @@ impl Pace {
 
     /// The time after a packet was sent `tries` times before.
     pub(crate) fn backoff(&self, tries: u8) -> u64 {
-        let shift = self.level.saturating_add(tries).min(MOST_DOUBLINGS);
+        let shift = self.level.saturating_add(tries).min(MAX_DOUBLINGS);
         (self.retry << shift).min(self.most)
     }
 
@@ -50,7 +50,7 @@ impl Pace {
 
     /// A packet that was sent `tries` times has had no answer in time.
     pub(crate) fn unanswered(&mut self, tries: u8) {
-        self.level = self.level.max(tries).min(MOST_DOUBLINGS);
+        self.level = self.level.max(tries).min(MAX_DOUBLINGS);
     }
 }
 

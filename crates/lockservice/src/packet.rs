@@ -45,7 +45,7 @@ use std::hash::Hasher;
 /// Bytes of a header.
 pub const HEADER: usize = 64;
 /// Most bytes of a packet: what an Ethernet frame carries in UDP over IPv6, with room for one tunnel.
-pub const MOST_BYTES: usize = 1400;
+pub const MAX_BYTES: usize = 1400;
 /// Bytes 0 and 1.
 pub const MAGIC: u16 = 0x4b4c;
 /// Byte 2.
@@ -332,7 +332,7 @@ impl Packet {
     /// Writes the header, with a tag if there is a key.
     #[must_use]
     pub fn header(&self, payload_bytes: usize, key: Option<&Key>) -> [u8; HEADER] {
-        assert!(payload_bytes <= MOST_BYTES - HEADER && payload_bytes.is_multiple_of(8));
+        assert!(payload_bytes <= MAX_BYTES - HEADER && payload_bytes.is_multiple_of(8));
         let mut bytes = [0; HEADER];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[2] = VERSION;
@@ -394,7 +394,7 @@ pub fn parse<'a>(bytes: &'a [u8], key: Option<&Key>) -> Result<(Packet, &'a [u8]
     let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-    if u16_at(28) as usize != payload.len() || !payload.len().is_multiple_of(8) || bytes.len() > MOST_BYTES {
+    if u16_at(28) as usize != payload.len() || !payload.len().is_multiple_of(8) || bytes.len() > MAX_BYTES {
         return Err(Malformed::Length);
     }
     if u16_at(0) != MAGIC {
@@ -451,7 +451,7 @@ impl Waiter {
     /// Bytes in a payload.
     pub const BYTES: usize = 16;
     /// How many fit into one packet.
-    pub const A_PACKET: usize = (MOST_BYTES - HEADER - 8) / Self::BYTES;
+    pub const A_PACKET: usize = (MAX_BYTES - HEADER - 8) / Self::BYTES;
 
     fn write(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.machine.0.to_le_bytes());
@@ -487,14 +487,14 @@ fn payload_tag(header: &[u8], body: &[u8], key: Option<&Key>) -> u64 {
 /// A whole datagram: header, `body` and the body's tag. Without a body there is no payload.
 ///
 /// # Panics
-/// If the body is not a multiple of 8 bytes, or the datagram would be longer than [`MOST_BYTES`].
+/// If the body is not a multiple of 8 bytes, or the datagram would be longer than [`MAX_BYTES`].
 #[must_use]
 pub fn datagram(packet: &Packet, body: &[u8], key: Option<&Key>) -> Vec<u8> {
     if body.is_empty() {
         return packet.header(0, key).to_vec();
     }
     let payload_bytes = body.len() + 8;
-    assert!(body.len().is_multiple_of(8) && HEADER + payload_bytes <= MOST_BYTES, "a body of {} bytes", body.len());
+    assert!(body.len().is_multiple_of(8) && HEADER + payload_bytes <= MAX_BYTES, "a body of {} bytes", body.len());
     let mut bytes = Vec::with_capacity(HEADER + payload_bytes);
     bytes.extend_from_slice(&packet.header(payload_bytes, key));
     bytes.extend_from_slice(body);

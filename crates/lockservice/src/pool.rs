@@ -7,7 +7,7 @@
 //!
 //! **Packets that come too early.** A grant and a packet sent after it may change places, so a machine can get packets
 //! for an agent that is still on its way. They are sent back to the decider, which routes them anew (section 4.2 of the
-//! paper). After [`MOST_HOPS`] times the grant must be taken for lost: the machine takes the agent over by moving it to
+//! paper). After [`MAX_HOPS`] times the grant must be taken for lost: the machine takes the agent over by moving it to
 //! itself, which the decider allows only if the word still has the incarnation that it had. The paper's client gives
 //! the lock up by a RELEASE instead, which frees what a second reader holds.
 //!
@@ -37,7 +37,7 @@ use lockwork_locking::LockMode;
 use std::collections::{BTreeMap, VecDeque};
 
 /// How often a packet is sent back before its agent is taken for lost.
-pub const MOST_HOPS: u8 = 4;
+pub const MAX_HOPS: u8 = 4;
 
 /// What a pool has to tell.
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ impl Handed {
     #[must_use]
     pub fn of_text(part: u64, text: &str) -> Option<Self> {
         let mut words = text.split(' ');
-        let token = words.next()?.parse().ok().filter(|token| *token < MOST_TOKEN)?;
+        let token = words.next()?.parse().ok().filter(|token| *token < MAX_TOKEN)?;
         let range = |word: &str| {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -99,7 +99,7 @@ impl Handed {
 }
 
 /// No clock gets so far: who reads a larger number reads something else.
-pub const MOST_TOKEN: u64 = 1 << 63;
+pub const MAX_TOKEN: u64 = 1 << 63;
 
 /// What becomes of a packet about a lock that is not this decider's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub enum Diverted {
 
 /// Locks of a part that are asked for at a time: each is a packet every now and then while others hold it, and there
 /// may be as many as there are locks.
-const MOST_ASKED: usize = 64;
+const MAX_ASKED: usize = 64;
 /// Of those that are in use beside them, so large a share of what is looked at in a step.
 const AGAIN: u64 = 8;
 
@@ -334,7 +334,7 @@ impl Racks {
                     leaving.take(lock, store.token(lock));
                 } else if !self.fences.has(lock) {
                     let ask = || own.acquire(now, lock, LockMode::Exclusive, Ask::default()).ok();
-                    match (leaving.asked.len() < MOST_ASKED).then(ask).flatten() {
+                    match (leaving.asked.len() < MAX_ASKED).then(ask).flatten() {
                         Some(request) => _ = leaving.asked.insert(request),
                         None => leaving.again.push_back(lock),
                     }
@@ -503,12 +503,12 @@ mod tests {
             assert!(racks.step(1, &store, &mut own, 64).is_empty());
         }
         let asked = std::iter::from_fn(|| own.poll_packet()).count();
-        assert_eq!((asked, racks.waits_for()), (MOST_ASKED, LOCKS as usize));
+        assert_eq!((asked, racks.waits_for()), (MAX_ASKED, LOCKS as usize));
         // Those that are asked for are given by their agents, which are not here.
         assert!(all.iter().all(|lock| store.swap(*lock, held, Word { incarnation: 2, ..free })));
         let step = |_| racks.step(1, &store, &mut own, 64).into_iter().flat_map(|handed| handed.ranges);
         let gone: u64 = (0..200).flat_map(step).map(|(first, last)| last - first + 1).sum();
-        assert_eq!((gone, racks.waits_for()), (LOCKS - MOST_ASKED as u64, MOST_ASKED));
+        assert_eq!((gone, racks.waits_for()), (LOCKS - MAX_ASKED as u64, MAX_ASKED));
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use crate::beyond::{MOST_LOCKS, Manager, Managers};
+use crate::beyond::{MAX_LOCKS, Manager, Managers};
 use crate::control::{ALL_LOCKS, Participant, Service, Summary};
 use crate::decider::{Sessions, Store};
 use crate::packet::{GRANTED, Kind, Packet, Problem};
@@ -189,11 +189,11 @@ struct Dead {
 }
 
 /// Leases that end in one call.
-const MOST_ENDED: usize = 256;
+const MAX_ENDED: usize = 256;
 /// Deaths that all machines are told of at one time.
-const MOST_DEATHS: usize = 4;
+const MAX_DEATHS: usize = 4;
 /// Questions to all machines at one time. Agents ask again.
-const MOST_QUESTIONS: usize = 1024;
+const MAX_QUESTIONS: usize = 1024;
 
 /// The registry. `A` is the address of a machine.
 #[derive(Debug)]
@@ -313,7 +313,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     /// scan goes on, so that it should be called again soon.
     pub fn tick(&mut self, now: u64, store: &impl Store, most_locks: u64) -> bool {
         // Some at a time, so that those that live are served in between.
-        for _ in 0..MOST_ENDED {
+        for _ in 0..MAX_ENDED {
             let Some((_, machine)) = self.machines.first_to_expire().filter(|(expires, _)| *expires <= now) else {
                 break;
             };
@@ -358,7 +358,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         let lease = self.machines.first_to_expire().map(|(expires, _)| expires);
         let scan = self.dead.iter().map(|dead| dead.scan_from).min();
         // Each death that is known to all makes room for the next.
-        let untold = (!self.untold.is_empty() && self.broadcasts.deaths() < MOST_DEATHS).then_some(0);
+        let untold = (!self.untold.is_empty() && self.broadcasts.deaths() < MAX_DEATHS).then_some(0);
         let silent = self.recovery.as_ref().and_then(Recovery::next_due);
         [lease, scan, untold, silent, self.broadcasts.next_due()].into_iter().flatten().min()
     }
@@ -422,7 +422,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
 
     /// Whether a manager keeps this lock.
     const fn is_beyond(&self, lock: u64) -> bool {
-        self.service.beyond && self.service.locks <= lock && lock < MOST_LOCKS
+        self.service.beyond && self.service.locks <= lock && lock < MAX_LOCKS
     }
 
     fn stranger(&mut self, from: A, packet: &Packet) {
@@ -494,7 +494,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
     /// Tells all of the next machines that have died. Where thousands die together most who would have to answer are
     /// among them, so the rest waits until those before are known to all.
     fn tell(&mut self, now: u64) {
-        while self.broadcasts.deaths() < MOST_DEATHS {
+        while self.broadcasts.deaths() < MAX_DEATHS {
             let Some(died) = self.untold.pop_front() else { return };
             let all = self.machines.live().map(|(machine, _)| machine).collect();
             self.broadcasts.ask(now, died, all);
@@ -509,7 +509,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
             // It has been relieved, and is told by its successor.
             return;
         }
-        if self.broadcasts.is_sweeping(asker, session, request) || self.broadcasts.len() >= MOST_QUESTIONS {
+        if self.broadcasts.is_sweeping(asker, session, request) || self.broadcasts.len() >= MAX_QUESTIONS {
             return;
         }
         // An agent has one question at a time.

@@ -22,7 +22,7 @@
 //! A report is the field `lock`, where it begins, the field `token`, where the next one does, and a body of 8 bytes for
 //! each lock in between that this machine has something of: twice its number, plus 1 if the agent is here.
 
-use crate::packet::{HEADER, Kind, MOST_BYTES, Malformed, Packet};
+use crate::packet::{HEADER, Kind, MAX_BYTES, Malformed, Packet};
 use crate::timers::Timers;
 
 /// Upper bits of a session from this one on are the era: how often the decider has begun.
@@ -50,7 +50,7 @@ pub const fn continues(session: u32, later: u32) -> bool {
 }
 
 /// Locks of a report.
-const A_PACKET: usize = (MOST_BYTES - HEADER - 8) / 8;
+const A_PACKET: usize = (MAX_BYTES - HEADER - 8) / 8;
 /// Reports under way at a time.
 const WINDOW: usize = 16;
 

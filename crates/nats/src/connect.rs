@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stor
 use async_nats::jetstream::{ErrorCode, kv, object_store};
 use async_nats::{Client, ConnectOptions};
 use futures::StreamExt;
-use lockwork_sequencer::journal::LEAST_MESSAGE_BYTES;
+use lockwork_sequencer::journal::MIN_MESSAGE_BYTES;
 
 use crate::{NatsJournal, REQUEST, words};
 
@@ -199,8 +199,8 @@ fn wrong(found: &Config, wanted: &Config) -> Option<String> {
         return differs("its source", "another stream", "none");
     }
     let most = found.max_message_size;
-    if most > 0 && (most as usize) < LEAST_MESSAGE_BYTES {
-        return differs("its longest message", most, format!("{LEAST_MESSAGE_BYTES} bytes or more"));
+    if most > 0 && (most as usize) < MIN_MESSAGE_BYTES {
+        return differs("its longest message", most, format!("{MIN_MESSAGE_BYTES} bytes or more"));
     }
     None
 }
@@ -304,7 +304,7 @@ async fn open(options: &Options, described: &str) -> Result<Opened, Error> {
     let most_bytes = client.server_info().max_payload;
     // What headers take.
     let most_bytes = most_bytes.saturating_sub(1024);
-    if most_bytes < LEAST_MESSAGE_BYTES {
+    if most_bytes < MIN_MESSAGE_BYTES {
         let text = "messages of 4 MiB and a little are needed: set max_payload: 8MB in the servers' configuration";
         return Err(settings(format!("{described}: max_payload is {}: {text}", client.server_info().max_payload)));
     }

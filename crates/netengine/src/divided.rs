@@ -58,7 +58,7 @@ use outcomes::Outcomes;
 use reach::{Reach, Scratch};
 
 /// The most parts: sets of them are words.
-pub const MOST_PARTS: usize = 64;
+pub const MAX_PARTS: usize = 64;
 /// Bytes that are kept, for each other engine, of what was said to it, unless told otherwise.
 pub const KEPT_BYTES: usize = 256 << 20;
 
@@ -182,8 +182,8 @@ impl DividedEngine {
     pub fn new(options: DividedOptions) -> Result<Self, EngineError> {
         let DividedOptions { part, addresses, listener, cluster, secret, kept_bytes, pages } = options;
         let parts = addresses.len();
-        if !(1..=MOST_PARTS).contains(&parts) || usize::from(part) >= parts {
-            let text = format!("part {} of {parts}: 1 to {MOST_PARTS} parts are possible", u32::from(part) + 1);
+        if !(1..=MAX_PARTS).contains(&parts) || usize::from(part) >= parts {
+            let text = format!("part {} of {parts}: 1 to {MAX_PARTS} parts are possible", u32::from(part) + 1);
             return Err(EngineError::Setting(text));
         }
         let system = |error: std::io::Error| EngineError::BackEnd(format!("a divided engine: {error}"));

@@ -25,7 +25,7 @@ use crate::service::Service;
 use crate::{LOCKD, NETWORK_DETERMINISTIC, NETWORK_TWO_PHASE};
 
 /// The most workers of `network-deterministic`: sets of them are words.
-const MOST_WORKERS: usize = 64;
+const MAX_WORKERS: usize = 64;
 
 /// See the module.
 pub struct NetworkEngine {
@@ -70,9 +70,9 @@ impl NetworkEngine {
     /// As above; [`EngineError::Setting`] for more than 64 workers.
     pub fn deterministic(options: Options, program: PathBuf) -> Result<Self, EngineError> {
         contract::check(&options)?;
-        if options.threads > MOST_WORKERS {
+        if options.threads > MAX_WORKERS {
             let asked = options.threads;
-            let text = format!("'network-deterministic' has 1 to {MOST_WORKERS} workers; {asked} are not possible");
+            let text = format!("'network-deterministic' has 1 to {MAX_WORKERS} workers; {asked} are not possible");
             return Err(EngineError::Setting(text));
         }
         Self::new(options, program, NETWORK_DETERMINISTIC, Scheme::Deterministic(0))

@@ -40,7 +40,7 @@ use crate::device::find;
 use crate::heap::Heap;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
 use crate::session::Session;
-use crate::translate::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, private_bytes, program};
+use crate::translate::{Bounds, MAX_PRIVATE_BYTES, MAX_PRIVATE_BYTES_TOGETHER, private_bytes, program};
 
 /// What both sides of an engine share.
 pub(crate) struct Core {
@@ -115,18 +115,18 @@ impl Core {
         let registered = Registered::of(procedure, &self.database)?;
         let name = &registered.verified.procedure().name;
         let bytes = Bounds::of(&registered).bytes();
-        if bytes > MOST_PRIVATE_BYTES {
+        if bytes > MAX_PRIVATE_BYTES {
             return Err(EngineError::BackEnd(format!(
                 "procedure '{name}' may need {bytes} bytes to keep old values, inserted rows and locks, and an OpenCL \
-                 device gives {MOST_PRIVATE_BYTES}: shorten its loops, or abort before writing"
+                 device gives {MAX_PRIVATE_BYTES}: shorten its loops, or abort before writing"
             )));
         }
         let old = replaced.and_then(|id| self.registry.get(id)).map_or(0, |old| Bounds::of(old).bytes());
         let together = private_bytes(&self.registry).saturating_sub(old).saturating_add(bytes);
-        if together > MOST_PRIVATE_BYTES_TOGETHER {
+        if together > MAX_PRIVATE_BYTES_TOGETHER {
             return Err(EngineError::BackEnd(format!(
                 "with procedure '{name}' all procedures together may need {together} bytes to keep old values, inserted \
-                 rows and locks, and an OpenCL engine gives {MOST_PRIVATE_BYTES_TOGETHER}: register fewer of them, or \
+                 rows and locks, and an OpenCL engine gives {MAX_PRIVATE_BYTES_TOGETHER}: register fewer of them, or \
                  shorten their loops"
             )));
         }

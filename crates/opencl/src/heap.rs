@@ -26,9 +26,9 @@ const LEVELS: usize = 16;
 /// Rows travel in pieces of about so many bytes.
 const PIECE: usize = 16 << 20;
 /// The most rows of a table.
-const MOST_ROWS: usize = 1 << 31;
+const MAX_ROWS: usize = 1 << 31;
 /// The fewest rows that a table has room for.
-const LEAST_ROWS: usize = 64;
+const MIN_ROWS: usize = 64;
 
 /// `struct lw_table` of `hardware/opencl/common.cl`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,16 +173,16 @@ impl Heap {
             (rows + rows / 4)
                 .max(hints[number])
                 .max(rows.saturating_add(extra.get(number).copied().unwrap_or(0) as usize))
-                .max(LEAST_ROWS)
+                .max(MIN_ROWS)
         };
         let capacities: Vec<usize> = (0..database.len()).map(capacity).collect();
         for (number, &rows) in capacities.iter().enumerate() {
             let schema = database.table(number as u16).schema();
             // Row numbers plus one have 32 bits on the device.
-            if rows > MOST_ROWS {
+            if rows > MAX_ROWS {
                 let name = schema.name();
                 return Err(EngineError::BackEnd(format!(
-                    "table '{name}' with {rows} rows is more than an OpenCL engine numbers; at most {MOST_ROWS} are possible"
+                    "table '{name}' with {rows} rows is more than an OpenCL engine numbers; at most {MAX_ROWS} are possible"
                 )));
             }
         }

@@ -24,7 +24,7 @@ use crate::heap::Descriptor;
 use crate::translate::table_modes;
 
 /// The most transactions of one wave.
-pub(crate) const MOST_PLANNED: usize = CHAIN_LIMIT as usize;
+pub(crate) const MAX_PLANNED: usize = CHAIN_LIMIT as usize;
 /// How many blocks ahead the planner fetches.
 const AHEAD: usize = 8;
 
@@ -88,7 +88,7 @@ impl Planner {
         let all = u32::try_from(records).map_err(|_| {
             EngineError::BackEnd(format!("{records} index buckets are more than the planner numbers; use fewer rows"))
         })?;
-        let capacity = capacity.clamp(1, MOST_PLANNED) as u32;
+        let capacity = capacity.clamp(1, MAX_PLANNED) as u32;
         let config = BatchConfig { records: all, capacity, deferred_limit: capacity };
         let locks = BatchLocks::new(config).map_err(|error| EngineError::BackEnd(error.to_string()))?;
         Ok(Self {

@@ -12,7 +12,7 @@ use opencl3::types::cl_event;
 
 use crate::appetite::{Appetite, Habits};
 use crate::heap::{Heap, bytes_of};
-use crate::plan::{MOST_PLANNED, Plan, Planner};
+use crate::plan::{MAX_PLANNED, Plan, Planner};
 use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
 
 /// Batches on their way at the same time: one executes while the other is planned and moved.
@@ -262,7 +262,7 @@ impl Running {
 
     fn plan(&mut self, registry: &Registry, flight: &mut Flight) -> Result<(), EngineError> {
         let blocks = flight.batch.len();
-        if self.planner.as_ref().is_none_or(|planner| planner.capacity() < blocks.min(MOST_PLANNED)) {
+        if self.planner.as_ref().is_none_or(|planner| planner.capacity() < blocks.min(MAX_PLANNED)) {
             self.planner = Some(Planner::new(registry, self.heap.tables(), blocks)?);
         }
         let start = Instant::now();

@@ -339,14 +339,14 @@ pub(crate) fn nanoseconds(event: &Event) -> u64 {
 }
 
 /// The most lines of a compiler's log that are shown.
-const MOST_MESSAGES: usize = 20;
+const MAX_MESSAGES: usize = 20;
 
 /// The beginning of a compiler's log, with the source lines that its errors name (`...:LINE:COLUMN: error ...`).
 fn with_lines(log: &str, source: &str) -> String {
     let lines: Vec<&str> = source.lines().collect();
     let mut out = String::new();
     let messages = log.trim().lines();
-    for message in messages.clone().take(MOST_MESSAGES) {
+    for message in messages.clone().take(MAX_MESSAGES) {
         out.push_str(message);
         out.push('\n');
         let number = message.split(':').skip(1).find_map(|part| part.trim().parse::<usize>().ok());
@@ -356,7 +356,7 @@ fn with_lines(log: &str, source: &str) -> String {
             out.push_str(&format!("    generated line {number}: {}\n", line.trim()));
         }
     }
-    let rest = messages.count().saturating_sub(MOST_MESSAGES);
+    let rest = messages.count().saturating_sub(MAX_MESSAGES);
     match (out.is_empty(), rest) {
         (true, _) => "(nothing)".into(),
         (false, 0) => out,

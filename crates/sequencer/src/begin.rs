@@ -10,7 +10,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::io::{Io, Locking, Mode};
 use crate::journal::message::{Chain, Position};
-use crate::journal::{Extent, Journal, LEAST_MESSAGE_BYTES, Unreachable};
+use crate::journal::{Extent, Journal, MIN_MESSAGE_BYTES, Unreachable};
 use crate::options::Options;
 use crate::recovery::{Progress, RecoveryReport, Replay};
 use crate::requests::DedupTable;
@@ -48,11 +48,11 @@ pub(crate) fn begin(
 ) -> Result<Begun, Error> {
     options.validate()?;
     is_empty(engine)?;
-    if journal.most_bytes() < LEAST_MESSAGE_BYTES {
+    if journal.most_bytes() < MIN_MESSAGE_BYTES {
         return Err(Error::Option {
             option: "the journal's most bytes of a message",
             value: journal.most_bytes().to_string(),
-            expected: format!("{LEAST_MESSAGE_BYTES} or more are needed"),
+            expected: format!("{MIN_MESSAGE_BYTES} or more are needed"),
         });
     }
     let (directory, lock) = scratch(io, path)?;

@@ -12,7 +12,7 @@ use lockwork_procedure::block::Batch;
 use lockwork_procedure::request::RequestId;
 
 use crate::io::is_full;
-use crate::transaction::{MAX_CALLS_AT_ONCE, MAX_STEPS_AT_ONCE, MOST_ARGUMENT_BYTES, MOST_CALLS};
+use crate::transaction::{MAX_ARGUMENT_BYTES, MAX_CALLS, MAX_CALLS_AT_ONCE, MAX_STEPS_AT_ONCE};
 
 /// An action on a file that failed.
 #[derive(Clone, Debug)]
@@ -135,8 +135,8 @@ pub enum Error {
     },
     /// A transaction of too many calls.
     #[error(
-        "a transaction has at most {MOST_CALLS} statements, a pipeline that is one {MAX_CALLS_AT_ONCE}, and both \
-         {MOST_ARGUMENT_BYTES} bytes of values and {MAX_STEPS_AT_ONCE} steps of procedures; make it shorter, or a procedure"
+        "a transaction has at most {MAX_CALLS} statements, a pipeline that is one {MAX_CALLS_AT_ONCE}, and both \
+         {MAX_ARGUMENT_BYTES} bytes of values and {MAX_STEPS_AT_ONCE} steps of procedures; make it shorter, or a procedure"
     )]
     TooLong,
     /// Another node runs calls; this one answers reads.

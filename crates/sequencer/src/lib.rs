@@ -74,4 +74,4 @@ pub use requests::request_id;
 pub use sequencer::{Handle, Sequencer, Ticket};
 pub use shared::Statistics;
 pub use threads::Threads;
-pub use transaction::{MAX_CALLS_AT_ONCE, MOST_ARGUMENT_BYTES, MOST_CALLS, Mark, Transaction};
+pub use transaction::{MAX_ARGUMENT_BYTES, MAX_CALLS, MAX_CALLS_AT_ONCE, Mark, Transaction};

@@ -89,8 +89,8 @@ pub(crate) struct Shared {
 }
 
 /// Buffers kept, and the largest of them: what a batch of usual size needs.
-const MOST_BUFFERS: usize = 4;
-const MOST_BUFFER_BYTES: usize = 8 << 20;
+const MAX_BUFFERS: usize = 4;
+const MAX_BUFFER_BYTES: usize = 8 << 20;
 
 impl Shared {
     pub(crate) fn new(durable: u64) -> Self {
@@ -217,7 +217,7 @@ impl Shared {
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         let mut buffers = lock(&self.buffers);
-        if buffers.len() < MOST_BUFFERS && (1..=MOST_BUFFER_BYTES).contains(&buffer.capacity()) {
+        if buffers.len() < MAX_BUFFERS && (1..=MAX_BUFFER_BYTES).contains(&buffer.capacity()) {
             buffers.push(buffer);
         }
     }

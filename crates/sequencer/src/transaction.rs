@@ -13,14 +13,14 @@ use crate::order::Request;
 use crate::sequencer::{Handle, is_block};
 
 /// The most calls of a transaction: each is made again for every later one.
-pub const MOST_CALLS: usize = 4096;
+pub const MAX_CALLS: usize = 4096;
 /// The most calls of a transaction that is made and committed at once.
 pub const MAX_CALLS_AT_ONCE: usize = 65_536;
 /// The most steps that the calls of a transaction may take together, by what the verifier has proved of each: a second
 /// or a few, in which nobody else's calls run.
 pub(crate) const MAX_STEPS_AT_ONCE: u64 = 1 << 30;
 /// The most bytes of their arguments, which are one record of the log.
-pub const MOST_ARGUMENT_BYTES: usize = 1 << 20;
+pub const MAX_ARGUMENT_BYTES: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Transaction {
     /// Sees that there is room for calls of so many argument bytes each. Of those that `commits` makes at once there
     /// may be more, as none is made again.
     pub(crate) fn room(&self, bytes: impl ExactSizeIterator<Item = usize>, commits: bool) -> Result<(), Error> {
-        let most = if commits && self.steps.is_empty() { MAX_CALLS_AT_ONCE } else { MOST_CALLS };
-        let is_within = self.calls + bytes.len() <= most && self.bytes + bytes.sum::<usize>() <= MOST_ARGUMENT_BYTES;
+        let most = if commits && self.steps.is_empty() { MAX_CALLS_AT_ONCE } else { MAX_CALLS };
+        let is_within = self.calls + bytes.len() <= most && self.bytes + bytes.sum::<usize>() <= MAX_ARGUMENT_BYTES;
         if is_within { Ok(()) } else { Err(Error::TooLong) }
     }
 
@@ -234,8 +234,8 @@ mod tests {
         assert_eq!(lasting(&transaction), [1, 6]);
         assert_eq!(transaction.calls(), 6);
         let room = |bytes| transaction.room([bytes].into_iter(), false);
-        assert!(room(MOST_ARGUMENT_BYTES - 48).is_ok());
-        assert!(matches!(room(MOST_ARGUMENT_BYTES - 47), Err(Error::TooLong)));
+        assert!(room(MAX_ARGUMENT_BYTES - 48).is_ok());
+        assert!(matches!(room(MAX_ARGUMENT_BYTES - 47), Err(Error::TooLong)));
         let at_once = |calls| Transaction::default().room(vec![0; calls].into_iter(), true);
         assert!(at_once(MAX_CALLS_AT_ONCE).is_ok());
         assert!(matches!(at_once(MAX_CALLS_AT_ONCE + 1), Err(Error::TooLong)));

@@ -9,7 +9,7 @@ use common::*;
 use lockwork_engine::EngineKind;
 use lockwork_procedure::block::{Block, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
-use lockwork_sequencer::{Error, Handle, MOST_CALLS, Sequencer, Transaction};
+use lockwork_sequencer::{Error, Handle, MAX_CALLS, Sequencer, Transaction};
 
 const TRANSFER_ID: u32 = 0;
 const AUDIT_ID: u32 = 1;
@@ -94,10 +94,10 @@ fn a_transaction_has_an_end() {
     let sequencer = furnished(&SimulatedDisk::new(3), EngineKind::SERIAL);
     let handle = sequencer.handle();
     let mut transaction = Transaction::default();
-    for _ in 0..MOST_CALLS {
+    for _ in 0..MAX_CALLS {
         (transaction, _) = step(&handle, transaction, &audit(1)).unwrap();
     }
-    assert_eq!(transaction.calls(), MOST_CALLS);
+    assert_eq!(transaction.calls(), MAX_CALLS);
     assert!(matches!(step(&handle, transaction, &audit(1)), Err(Error::TooLong)));
     // A procedure that is not there is an outcome like others; bytes that are no block are none.
     let (transaction, ran) = step(&handle, Transaction::default(), &(99, 0, vec![])).unwrap();

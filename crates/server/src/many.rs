@@ -25,10 +25,10 @@ use crate::values::{
 };
 
 /// The most calls of a CALL MANY, and the most bytes of their blocks.
-pub(crate) const MOST_CALLS: u32 = 1 << 18;
-const MOST_BYTES: usize = 256 << 20;
+pub(crate) const MAX_CALLS: u32 = 1 << 18;
+const MAX_BYTES: usize = 256 << 20;
 /// Of all of them that are under way.
-pub(crate) const MOST_BYTES_AT_ONCE: usize = 512 << 20;
+pub(crate) const MAX_BYTES_AT_ONCE: usize = 512 << 20;
 /// Calls, and steps of them, that others wait for at most: some ten milliseconds.
 const PIECE: usize = 1 << 14;
 const PIECE_STEPS: u64 = 1 << 23;
@@ -82,7 +82,7 @@ pub(crate) fn decode(
 /// A binary array of numbers as they are stored for a type; nothing for whatever is not that simple.
 fn numbers(bytes: &[u8], sql: SqlType) -> Option<Vec<i64>> {
     let (of, length) = array_head(bytes).ok()??;
-    if length > MOST_CALLS as usize {
+    if length > MAX_CALLS as usize {
         return None;
     }
     let power = match sql {
@@ -252,8 +252,8 @@ impl Shared {
         procedure.check(&columns).map_err(refused)?;
         let calls = columns.first().map_or(0, Column::len);
         let bytes = procedure.block_bytes().saturating_mul(calls);
-        if bytes > MOST_BYTES {
-            let message = format!("{calls} calls take {bytes} bytes, and {MOST_BYTES} are possible at once");
+        if bytes > MAX_BYTES {
+            let message = format!("{calls} calls take {bytes} bytes, and {MAX_BYTES} are possible at once");
             return Err(refuse("54000", message).hint("make several of it"));
         }
         let _room = cancel.unless(self.room.acquire_many((bytes >> 10) as u32 + 1)).await?.map_err(|_| closed())?;
@@ -336,7 +336,7 @@ fn row(procedure: &Procedure, answers: Columns, format: &Format) -> DataRow {
     // Without calls there are no columns either.
     let results = answers.results.into_iter().chain(std::iter::repeat(Column::Values(Vec::new())));
     for (at, (field, column)) in procedure.results().iter().zip(results).enumerate() {
-        let array = Field { count: Some(MOST_CALLS), ..field.clone() };
+        let array = Field { count: Some(MAX_CALLS), ..field.clone() };
         put_column(column, &array, format_of(format, at), &mut data);
     }
     encode(&Value::Array(states), &Type::VARCHAR_ARRAY, format_of(format, count), &mut data);
@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     fn field(sql: SqlType) -> Field {
-        Field { name: "$1".into(), sql_type: Some(sql), count: Some(MOST_CALLS) }
+        Field { name: "$1".into(), sql_type: Some(sql), count: Some(MAX_CALLS) }
     }
 
     fn array(values: &[Value], ty: &Type) -> Vec<u8> {

@@ -17,11 +17,11 @@ use crate::held::{Held, Part};
 use crate::session::fatal;
 
 /// The longest text of a statement, in bytes.
-const MOST_TEXT: usize = 1 << 20;
+const MAX_TEXT: usize = 1 << 20;
 /// The longest values of a statement or of a COPY.
-const MOST_VALUES: usize = 64 << 20;
+const MAX_VALUES: usize = 64 << 20;
 /// The longest other message, also of those who have not logged in.
-const MOST_OTHER: usize = 10_000;
+const MAX_OTHER: usize = 10_000;
 /// The longest message of the protocol.
 const MOST: usize = (1 << 30) - 1;
 /// What is read at a time.
@@ -145,8 +145,8 @@ impl Messages {
         let (kind, said) = (self.bytes[0], &self.bytes[kind_bytes..kind_bytes + 4]);
         let said = i32::from_be_bytes([said[0], said[1], said[2], said[3]]);
         let most = match stage {
-            Stage::Startup => Some(MOST_OTHER),
-            Stage::Mechanism | Stage::Proof => Some(MOST_OTHER).filter(|_| matches!(kind, b'p' | b'X')),
+            Stage::Startup => Some(MAX_OTHER),
+            Stage::Mechanism | Stage::Proof => Some(MAX_OTHER).filter(|_| matches!(kind, b'p' | b'X')),
             // Who is in proves nothing any more.
             Stage::Other if kind == b'p' => None,
             Stage::Other => most(kind),
@@ -220,9 +220,9 @@ impl Messages {
 /// The most bytes that a message of a kind may have; nothing for what clients do not send.
 fn most(kind: u8) -> Option<usize> {
     match kind {
-        b'Q' | b'P' => Some(MOST_TEXT),
-        b'B' | b'd' => Some(MOST_VALUES),
-        b'C' | b'D' | b'E' | b'F' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => Some(MOST_OTHER),
+        b'Q' | b'P' => Some(MAX_TEXT),
+        b'B' | b'd' => Some(MAX_VALUES),
+        b'C' | b'D' | b'E' | b'F' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => Some(MAX_OTHER),
         _ => None,
     }
 }

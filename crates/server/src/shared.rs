@@ -20,7 +20,7 @@ use crate::catalog::{Asked, Asker, Catalog, Definitions, Given};
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::limits::{self, Answer, Room};
-use crate::many::{MOST_BYTES_AT_ONCE, MOST_CALLS, PIECES, SQLSTATE};
+use crate::many::{MAX_BYTES_AT_ONCE, MAX_CALLS, PIECES, SQLSTATE};
 use crate::query::{self, Queries, Query};
 use crate::reads::Reader;
 use crate::transaction::{self, Open};
@@ -29,7 +29,7 @@ use crate::verb::Verb;
 use crate::watch::Watch;
 
 /// Bytes of answers that wait in portals, of all connections.
-pub(crate) const MOST_WAITING: usize = 256 << 20;
+pub(crate) const MAX_WAITING: usize = 256 << 20;
 
 /// What users without the right `define` see instead of a procedure's source.
 const HIDDEN: &str = "-- the source of a procedure is shown to users that may define";
@@ -96,7 +96,7 @@ impl Plan {
     pub(crate) fn parameters(&self) -> Vec<Field> {
         let parameters = self.prepared.as_ref().map_or(&[][..], Prepared::parameters).iter();
         parameters
-            .map(|field| Field { count: if self.many { Some(MOST_CALLS) } else { field.count }, ..field.clone() })
+            .map(|field| Field { count: if self.many { Some(MAX_CALLS) } else { field.count }, ..field.clone() })
             .collect()
     }
 
@@ -151,7 +151,7 @@ impl Plan {
             Some(prepared) if self.many => {
                 let sqlstate = Field { name: SQLSTATE.into(), sql_type: Some(SqlType::Text(5)), count: None };
                 let columns = prepared.columns().into_iter().chain([sqlstate]);
-                columns.map(|field| Field { count: Some(MOST_CALLS), ..field }).collect()
+                columns.map(|field| Field { count: Some(MAX_CALLS), ..field }).collect()
             }
             Some(prepared) if matches!(self.verb, Verb::Call | Verb::Select) => prepared.columns(),
             Some(_) => Vec::new(),
@@ -189,9 +189,9 @@ impl Shared {
             caller,
             definitions: AtomicU64::new(0),
             queue: Semaphore::new(queue),
-            room: Semaphore::new(MOST_BYTES_AT_ONCE >> 10),
+            room: Semaphore::new(MAX_BYTES_AT_ONCE >> 10),
             pieces: Semaphore::new(PIECES),
-            waiting: Arc::new(Semaphore::new(MOST_WAITING >> 10)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING >> 10)),
             exports: Semaphore::new(copy::AT_ONCE),
             watch,
             cancels: Arc::default(),

@@ -30,10 +30,10 @@ pub(crate) fn has_foreign_clause(select: &Select) -> bool {
 
 /// The most operators and keywords of a statement that is read as a whole. Operators nest, and reading, walking and
 /// forgetting go down as deep, on the stack of [`crate::STACK`].
-const MOST_OPERATORS: usize = 1_000;
+const MAX_OPERATORS: usize = 1_000;
 
 /// The most parentheses and CASEs in each other that the parser reads.
-const MOST_LEVELS: usize = 46;
+const MAX_LEVELS: usize = 46;
 
 /// Words that make no expression deeper, however many there are: what they begin is in a list or in parentheses, of
 /// which there may be few. All others are taken for operators.
@@ -89,10 +89,10 @@ pub(crate) fn attempt(text: &str) -> Result<Vec<Statement>, Unread> {
     let dialect = PostgreSqlDialect {};
     let tokens = Tokenizer::new(&dialect as &dyn Dialect, text).tokenize_with_location();
     let tokens = trimmed(joined(tokens.map_err(|_| Unread::Unknown)?));
-    if tokens.iter().filter(|token| nests(&token.token)).count() > MOST_OPERATORS {
+    if tokens.iter().filter(|token| nests(&token.token)).count() > MAX_OPERATORS {
         return Err(Unread::TooDeep);
     }
-    let is_deep = depth(&tokens) > MOST_LEVELS;
+    let is_deep = depth(&tokens) > MAX_LEVELS;
     let read = Parser::new(&dialect).with_tokens_with_locations(tokens).parse_statements();
     read.map_err(|error| match error {
         ParserError::RecursionLimitExceeded => Unread::TooDeep,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockwork_database::sequencer::{MOST_CALLS, Mark, Transaction};
+use lockwork_database::sequencer::{MAX_CALLS, Mark, Transaction};
 use lockwork_database::sql::Control;
 use lockwork_database::{Error, Prepared};
 use pgwire::messages::response::TransactionStatus as Status;
@@ -124,8 +124,8 @@ pub(crate) fn turn(
             Ok(Turn::Now(Status::Transaction))
         }
         Control::Begin { .. } => Ok(Turn::Now(status)),
-        Control::Savepoint(_) if transaction.savepoints.len() >= MOST_CALLS => {
-            Err(refuse("54000", format!("a transaction has at most {MOST_CALLS} savepoints")).hint("RELEASE some"))
+        Control::Savepoint(_) if transaction.savepoints.len() >= MAX_CALLS => {
+            Err(refuse("54000", format!("a transaction has at most {MAX_CALLS} savepoints")).hint("RELEASE some"))
         }
         Control::Savepoint(name) => {
             let mark = transaction.steps.as_ref().ok_or_else(ended)?.mark();

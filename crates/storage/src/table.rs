@@ -24,7 +24,7 @@ use crate::row::{FREE, LIVE, RowPtr, STATE_MASK};
 use crate::slab::{Allocated, NoRow, Slab};
 
 /// The most lines of one row that a scan fetches ahead; longer runs the hardware follows by itself.
-const MOST_LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 /// What became of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +298,7 @@ impl Table {
             let start = row(number).as_ptr();
             prefetch(start);
             let lines = touched.start.max(LINE) / LINE..touched.end.div_ceil(LINE);
-            lines.take(MOST_LINES).for_each(|line| prefetch(start.wrapping_add(line * LINE)));
+            lines.take(MAX_LINES).for_each(|line| prefetch(start.wrapping_add(line * LINE)));
         };
         ordered.scan(from, expected, near, |number| f(row(number)));
     }

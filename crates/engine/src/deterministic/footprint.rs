@@ -119,7 +119,7 @@ pub(crate) struct Granules {
 }
 
 /// A range may have so many granules.
-const MOST_GRANULES: u64 = 64;
+const MAX_GRANULES: u64 = 64;
 /// The widest range seen should have about two to the power of so many.
 const WIDEST: u32 = 4;
 
@@ -359,7 +359,7 @@ impl Footprint {
             self.ranges.push((table, 64 - (high - low).leading_zeros()));
         }
         let (first, last) = (cut.granule(first), cut.granule(last));
-        if last - first >= MOST_GRANULES {
+        if last - first >= MAX_GRANULES {
             return false;
         }
         for granule in first..=last {

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use lockwork_procedure::block::Status;
 
-use super::pipeline::{MOST_BYTES, execute, prefetch_block};
+use super::pipeline::{MAX_BYTES, execute, prefetch_block};
 use super::{AHEAD, Worker};
 use crate::blocks::Blocks;
 use crate::exclusive::{Executor, close};
@@ -287,7 +287,7 @@ fn start(core: &Core, blocks: Blocks, item: &Item, stable: bool, lines: &mut Lin
         registered.known().collect_block(usize::from(item.access), block, lines);
         return item.word;
     }
-    for line in (0..registered.block_bytes.min(MOST_BYTES)).step_by(64) {
+    for line in (0..registered.block_bytes.min(MAX_BYTES)).step_by(64) {
         lines.push(block as u64 + line as u64);
     }
     registered.known().start_one(0, item.word, stable, lines)

@@ -37,13 +37,13 @@ pub(super) struct Pipeline {
 }
 
 /// How much of a block is prefetched.
-pub(super) const MOST_BYTES: usize = 2048;
+pub(super) const MAX_BYTES: usize = 2048;
 
 /// Prefetches a block.
 #[inline(always)]
 pub(super) fn prefetch_block(block: *const u8, block_bytes: usize) {
     let mut line = 0;
-    while line < block_bytes.min(MOST_BYTES) {
+    while line < block_bytes.min(MAX_BYTES) {
         prefetch(block.wrapping_add(line));
         line += 64;
     }

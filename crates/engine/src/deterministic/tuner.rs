@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::contract::ConflictPlan;
 
 /// Parts shorter than this say nothing about speed.
-const LEAST_TRANSACTIONS: usize = 64;
+const MIN_TRANSACTIONS: usize = 64;
 /// One part in so many goes to the plan that seems slower.
 const PROBE_EVERY: u32 = 64;
 /// The weight of the latest measurement.
@@ -50,7 +50,7 @@ impl Tuner {
 
     /// Takes note of what a part of `transactions` took under `plan`.
     pub(super) fn learn(&mut self, plan: ConflictPlan, transactions: usize, took: Duration) {
-        if transactions < LEAST_TRANSACTIONS {
+        if transactions < MIN_TRANSACTIONS {
             return;
         }
         let measured = took.as_nanos() as f64 / transactions as f64;

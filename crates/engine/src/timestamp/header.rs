@@ -27,7 +27,7 @@ use lockwork_storage::{ABSENT, LIVE, RowPtr, STATE_MASK};
 pub(super) const MAX_TIME: u64 = (1 << 52) - 1;
 
 const TIME_SHIFT: u32 = 12;
-const MOST_PINS: u64 = (1 << TIME_SHIFT) - 1;
+const MAX_PINS: u64 = (1 << TIME_SHIFT) - 1;
 const DIRTY: u64 = 1 << 8;
 const INSERTED: u64 = 1 << 9;
 const REMOVED: u64 = 1 << 10;
@@ -35,13 +35,13 @@ const REMOVED: u64 = 1 << 10;
 /// Time and pins in one word, as they stand in a row.
 #[inline(always)]
 pub(super) const fn stamp(time: u64, pins: u64) -> u64 {
-    time << TIME_SHIFT | if pins < MOST_PINS { pins } else { MOST_PINS }
+    time << TIME_SHIFT | if pins < MAX_PINS { pins } else { MAX_PINS }
 }
 
 /// The time and the pins of a [`stamp`].
 #[inline(always)]
 pub(super) const fn split(stamp: u64) -> (u64, u64) {
-    (stamp >> TIME_SHIFT, stamp & MOST_PINS)
+    (stamp >> TIME_SHIFT, stamp & MAX_PINS)
 }
 
 /// The answer of the visibility check.
@@ -95,7 +95,7 @@ impl Header {
 
     #[inline(always)]
     fn pins(self) -> u64 {
-        self.word & MOST_PINS
+        self.word & MAX_PINS
     }
 
     /// Whether a reader has not ended.
@@ -107,7 +107,7 @@ impl Header {
     /// Whether the row has as many pins as it can have.
     #[inline(always)]
     pub(super) fn is_full(self) -> bool {
-        self.pins() == MOST_PINS
+        self.pins() == MAX_PINS
     }
 
     #[inline(always)]
@@ -291,6 +291,6 @@ mod tests {
         let mut row = FRESH;
         row.saw(MAX_TIME);
         let pins = (0..5_000).take_while(|_| row.pin()).count();
-        assert_eq!((pins as u64, row.read_time()), (MOST_PINS, MAX_TIME));
+        assert_eq!((pins as u64, row.read_time()), (MAX_PINS, MAX_TIME));
     }
 }

@@ -35,7 +35,7 @@ use crate::key_images::KeyImages;
 use crate::registry::Registered;
 
 /// Lines of a row that are fetched when nothing says which ones will be touched.
-const MOST_LINES: usize = 4;
+const MAX_LINES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -142,7 +142,7 @@ impl Flight {
 /// Brings the beginning of a row into cache.
 #[inline(always)]
 fn fetch(row: RowPtr) {
-    (0..MOST_LINES).for_each(|line| prefetch(row.as_ptr().wrapping_add(line * LINE)));
+    (0..MAX_LINES).for_each(|line| prefetch(row.as_ptr().wrapping_add(line * LINE)));
 }
 
 /// See the module.

@@ -15,7 +15,7 @@ use crate::registry::Registered;
 
 /// The most accesses of a procedure that goes the short way: repeated rows of one bundle are found by looking through
 /// it.
-const MOST_STRAIGHT: usize = 256;
+const MAX_STRAIGHT: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 enum Spread {
@@ -134,7 +134,7 @@ impl Shape {
         let straight = match &registered.access {
             AccessSet::Straight(straight) => {
                 let accesses = &straight.accesses;
-                accesses.len() <= MOST_STRAIGHT && accesses.iter().all(|access| looks_up(access.operation))
+                accesses.len() <= MAX_STRAIGHT && accesses.iter().all(|access| looks_up(access.operation))
             }
             _ => false,
         };

@@ -113,11 +113,11 @@ impl Measured {
 }
 
 /// Requests of a machine in one round.
-const MOST_ASKS: usize = 64;
+const MAX_ASKS: usize = 64;
 
 /// After so many rounds timers are looked at though more may have come: sockets hold fewer packets than those rounds
 /// take.
-const MOST_UNTIMED: u32 = 128;
+const MAX_UNTIMED: u32 = 128;
 
 const WARM: u8 = 0;
 const MEASURE: u8 = 1;
@@ -324,7 +324,7 @@ impl<'a, S: Script> Worker<'a, S> {
         let received = link.receive(&mut take).map_err(failed)? as u64;
         let now = now();
         // Whose answer is in the socket is not asked again.
-        self.untimed = if received < BATCH as u64 || self.untimed == MOST_UNTIMED { 0 } else { self.untimed + 1 };
+        self.untimed = if received < BATCH as u64 || self.untimed == MAX_UNTIMED { 0 } else { self.untimed + 1 };
         if self.untimed == 0 {
             machine.tick(now);
         }
@@ -334,11 +334,11 @@ impl<'a, S: Script> Worker<'a, S> {
         while let Some((_, number)) = self.inside.pop_front_if(|(due, _)| *due <= now) {
             self.leave(number, now, measures)?;
         }
-        let asks = self.between.len().min(MOST_ASKS);
+        let asks = self.between.len().min(MAX_ASKS);
         (0..asks).try_for_each(|at| self.ask(self.between[at], now))?;
         self.between.drain(..asks);
         if phase < END && (!self.load.one_by_one || self.active == 0 && self.site.machine.is_idle()) {
-            let begins = self.outside.len().min(MOST_ASKS - asks);
+            let begins = self.outside.len().min(MAX_ASKS - asks);
             (0..begins).try_for_each(|at| self.begin(self.outside[at], now))?;
             self.outside.drain(..begins);
         }

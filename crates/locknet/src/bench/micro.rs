@@ -165,7 +165,7 @@ mod tests {
         let settings = Settings { theta: Some(0.99), ..settings(100_000) };
         let choice = Choice::new(&settings).expect("it is possible");
         let hot = choice.profile(&settings, 2);
-        assert_eq!(hot.len(), super::super::netlock::MOST_HOT);
+        assert_eq!(hot.len(), super::super::netlock::MAX_HOT);
         let mut made = choice.of(&settings, 1);
         let met = (0..10_000).filter(|_| hot[..100].contains(&made.request().0)).count();
         // The hundred most popular of a hundred thousand have some 42 % of the draws.

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use lockwork_workload::WorkloadError;
 
-use crate::kernel::MOST_INTERFACES;
+use crate::kernel::MAX_INTERFACES;
 use crate::namespace::{Network, NetworkError};
 use micro::Choice;
 
@@ -98,7 +98,7 @@ pub struct Settings {
 /// Most tasks of all machines together. Each has a packet under way, and the decider's socket has room for some five
 /// thousand (4 MiB): where more are sent, requests are lost and repeated faster than they are answered, and renewals
 /// of sessions with them.
-pub const MOST_CLIENTS: u32 = 1 << 12;
+pub const MAX_CLIENTS: u32 = 1 << 12;
 
 impl Settings {
     /// Whether these systems can have such clients.
@@ -107,16 +107,16 @@ impl Settings {
     /// [`BenchError::Usage`] where something is impossible.
     pub fn check(&self, systems: &[System]) -> Result<(), BenchError> {
         let in_kernel = systems.iter().find(|system| matches!(system, System::Xdp | System::XdpLocal | System::Tc));
-        if let Some(system) = in_kernel.filter(|_| usize::from(self.machines) > MOST_INTERFACES) {
+        if let Some(system) = in_kernel.filter(|_| usize::from(self.machines) > MAX_INTERFACES) {
             return Err(BenchError::Usage(format!(
-                "{} machines; {} serves at most {MOST_INTERFACES}, one on each interface that its programs have room for",
+                "{} machines; {} serves at most {MAX_INTERFACES}, one on each interface that its programs have room for",
                 self.machines,
                 system.name()
             )));
         }
-        if self.clients == 0 || u32::from(self.machines).saturating_mul(self.clients) > MOST_CLIENTS {
+        if self.clients == 0 || u32::from(self.machines).saturating_mul(self.clients) > MAX_CLIENTS {
             return Err(BenchError::Usage(format!(
-                "{} clients on each of {} machines; 1 to {MOST_CLIENTS} are possible together, as the decider's socket has \
+                "{} clients on each of {} machines; 1 to {MAX_CLIENTS} are possible together, as the decider's socket has \
                  room for a packet of each",
                 self.clients, self.machines
             )));

@@ -15,7 +15,7 @@
 use lockwork_workload::zipf::fnv1a;
 
 /// Locks that fit into the switch: "a few thousand" (section 7.2), 0.3 % of a million.
-pub(super) const MOST_HOT: usize = 3_000;
+pub(super) const MAX_HOT: usize = 3_000;
 
 /// Locks of a switch, each with its place in the switch's table: open addressing, at most half full.
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ pub(super) fn hottest(profile: impl Iterator<Item = u64>, locks: u64) -> Vec<u64
     profile.for_each(|lock| counts[lock as usize] += 1);
     let mut met: Vec<u64> = (0..locks).filter(|lock| counts[*lock as usize] > 0).collect();
     let rank = |lock: &u64| (std::cmp::Reverse(counts[*lock as usize]), *lock);
-    if met.len() > MOST_HOT {
-        met.select_nth_unstable_by_key(MOST_HOT, rank);
-        met.truncate(MOST_HOT);
+    if met.len() > MAX_HOT {
+        met.select_nth_unstable_by_key(MAX_HOT, rank);
+        met.truncate(MAX_HOT);
     }
     met.sort_unstable_by_key(rank);
     met
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn every_hot_lock_has_a_place_of_its_own_and_no_other_has_one() {
-        let locks: Vec<u64> = (0..MOST_HOT as u64).map(|n| n * 331).collect();
+        let locks: Vec<u64> = (0..MAX_HOT as u64).map(|n| n * 331).collect();
         let hot = Hot::new(&[&locks[..], &locks[..9]].concat());
-        assert_eq!(hot.locks(), MOST_HOT as u64);
+        assert_eq!(hot.locks(), MAX_HOT as u64);
         let mut places: Vec<_> = locks.iter().map(|lock| hot.place(*lock).expect("it is hot")).collect();
         places.sort_unstable();
-        assert_eq!(places, (0..MOST_HOT).collect::<Vec<_>>());
+        assert_eq!(places, (0..MAX_HOT).collect::<Vec<_>>());
         assert!((0..1_000_000).filter(|lock| lock % 331 > 0).all(|lock| hot.place(lock).is_none()));
         assert_eq!((Hot::new(&[]).locks(), Hot::new(&[]).place(0)), (0, None));
     }
@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn a_profile_tells_the_hottest_that_fit() {
         assert_eq!(hottest([5, 3, 5, 9, 3, 5].into_iter(), 10), [5, 3, 9]);
-        let all = (0..2 * MOST_HOT as u64).chain(1_000..1_000 + MOST_HOT as u64);
+        let all = (0..2 * MAX_HOT as u64).chain(1_000..1_000 + MAX_HOT as u64);
         let found = hottest(all, 1 << 20);
-        assert_eq!(found, (1_000..1_000 + MOST_HOT as u64).collect::<Vec<_>>());
+        assert_eq!(found, (1_000..1_000 + MAX_HOT as u64).collect::<Vec<_>>());
     }
 }

@@ -14,7 +14,7 @@ use lockwork_locking::LockMode;
 use lockwork_workload::lock_trace::LockTrace;
 
 use super::load::{Load, Script};
-use super::netlock::MOST_HOT;
+use super::netlock::MAX_HOT;
 use super::systems::Size;
 use super::{BenchError, Client, Measured, Settings, System, measure};
 use crate::namespace::Network;
@@ -144,7 +144,7 @@ impl Transactions {
             drain: DRAIN,
             slices: None,
         };
-        let most = if system == System::NetLock { MOST_HOT } else { 0 };
+        let most = if system == System::NetLock { MAX_HOT } else { 0 };
         let hot: Vec<u64> = self.trace.hottest(most).into_iter().map(|(lock, _)| lock).collect();
         let size = Size {
             locks: load.locks,

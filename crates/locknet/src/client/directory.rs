@@ -25,7 +25,7 @@ const TRY_NS: u64 = 200_000_000;
 /// Who have a name known: the map, and the order.
 const OWN: usize = 2;
 /// How many of the oldest names are looked at for one that nobody uses.
-const MOST_TRIED: usize = 16;
+const MAX_TRIED: usize = 16;
 
 /// A request that waits until its name is known.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Directory {
         }
         self.order.insert(self.uses, Arc::clone(name));
         let too_many = self.known.len().saturating_sub(self.most);
-        for _ in 0..MOST_TRIED.min(too_many) {
+        for _ in 0..MAX_TRIED.min(too_many) {
             let Some((used, oldest)) = self.order.pop_first() else { return };
             // One owner more is `oldest` itself, in the place of that in the order.
             if Arc::strong_count(&oldest) > OWN {

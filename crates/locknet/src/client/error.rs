@@ -1,6 +1,6 @@
 //! What can go wrong, as its users see it.
 
-use lockwork_lockservice::beyond::MOST_LOCKS;
+use lockwork_lockservice::beyond::MAX_LOCKS;
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::names::LONGEST;
 use std::fmt;
@@ -51,7 +51,7 @@ pub enum ConnectError {
 
 /// The end of what says which locks there are.
 fn from(beyond: Option<u64>) -> String {
-    beyond.map_or(String::new(), |first| format!(", and those from {first} to {}", MOST_LOCKS - 1))
+    beyond.map_or(String::new(), |first| format!(", and those from {first} to {}", MAX_LOCKS - 1))
 }
 
 pub(super) fn no_such_lock(lock: u64, service: &Service) -> LockError {

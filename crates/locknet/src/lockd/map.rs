@@ -11,7 +11,7 @@
 
 use super::racks::Map;
 use lockwork_lockservice::beyond::PARTS;
-use lockwork_lockservice::racks::{Duty, Handed, MOST_TOKEN};
+use lockwork_lockservice::racks::{Duty, Handed, MAX_TOKEN};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -63,7 +63,7 @@ impl Part {
             _ => return None,
         };
         let named = is_name(owner) && to.is_none_or(is_name);
-        let of = |number: &str| number.parse().ok().filter(|number| *number < MOST_TOKEN);
+        let of = |number: &str| number.parse().ok().filter(|number| *number < MAX_TOKEN);
         let part = || {
             Some(Self {
                 generation: of(generation)?,

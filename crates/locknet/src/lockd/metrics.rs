@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const MOST_REQUEST: usize = 4096;
-const MOST_CONNECTIONS: usize = 16;
+const MAX_REQUEST: usize = 4096;
+const MAX_CONNECTIONS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How soon the thread notices that it has to end, in milliseconds.
 const LONGEST_SLEEP_MS: libc::c_int = 100;
@@ -42,10 +42,10 @@ impl Responder {
             while !stopped.load(Ordering::Relaxed) {
                 wait(&listener, &connections);
                 while let Ok((stream, _)) = listener.accept() {
-                    if connections.len() == MOST_CONNECTIONS {
+                    if connections.len() == MAX_CONNECTIONS {
                         connections.retain_mut(|connection| connection.step(&counters));
                     }
-                    if connections.len() == MOST_CONNECTIONS {
+                    if connections.len() == MAX_CONNECTIONS {
                         connections.pop_front();
                     }
                     connections.extend(Connection::new(stream));
@@ -109,7 +109,7 @@ impl Connection {
             let count = self.stream.read(&mut buffer)?;
             self.request.extend_from_slice(&buffer[..count]);
             let whole = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
-            if count == 0 || whole || self.request.len() >= MOST_REQUEST {
+            if count == 0 || whole || self.request.len() >= MAX_REQUEST {
                 self.answer = answer(&self.request, counters);
             }
         }
@@ -161,7 +161,7 @@ mod tests {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let responder = Responder::start(any, Arc::new(Counters::default())).expect("there is a port");
         let idle: Vec<_> =
-            (0..3 * MOST_CONNECTIONS).map(|_| TcpStream::connect(responder.address).expect("it listens")).collect();
+            (0..3 * MAX_CONNECTIONS).map(|_| TcpStream::connect(responder.address).expect("it listens")).collect();
         let start = Instant::now();
         assert!(scrape(responder.address).starts_with("HTTP/1.1 200 OK\r\n"));
         assert!(start.elapsed() < PATIENCE / 2, "it took {:?}", start.elapsed());

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The folder of names in etcd: the name is the key, and the lock's number the value.
 const FOLDER: &str = "names/";
 /// Names that are looked at between two batches of packets.
-const MOST_AT_ONCE: usize = 1000;
+const MAX_AT_ONCE: usize = 1000;
 /// How soon it is noticed that etcd has done what it was asked.
 const LOOK_NS: u64 = 200_000;
 /// How long loading may take before it is begun again.
@@ -177,7 +177,7 @@ impl Naming {
         for lock in self.done.drain(..) {
             self.names.stored(store, lock);
         }
-        self.names.tick(now, store, MOST_AT_ONCE);
+        self.names.tick(now, store, MAX_AT_ONCE);
         self.carry_out(store);
     }
 

@@ -356,7 +356,7 @@ fn random_packet(dice: &mut Dice, pair: &Pair) -> (Packet, Vec<u8>) {
     packet.token = dice.next();
     packet.part = dice.next() as u8;
     packet.parts = dice.next() as u8;
-    let longest = (lockwork_lockservice::packet::MOST_BYTES - 72) / 8;
+    let longest = (lockwork_lockservice::packet::MAX_BYTES - 72) / 8;
     let words = if dice.one_in(4) { dice.below(longest as u64 + 1) as usize } else { 0 };
     (packet, (0..words * 8).map(|_| dice.next() as u8).collect())
 }

@@ -1,10 +1,10 @@
 //! The client as a model checker sees it: all that its future depends on, and nothing that grows without end.
 //!
-//! Delays no longer grow after [`MOST_DOUBLINGS`] tries. Serial numbers only tell timers that count from those that do
+//! Delays no longer grow after [`MAX_DOUBLINGS`] tries. Serial numbers only tell timers that count from those that do
 //! not. Once the latter are dropped, they tell nothing.
 
 use super::Client;
-use crate::pace::MOST_DOUBLINGS;
+use crate::pace::MAX_DOUBLINGS;
 use std::hash::{Hash, Hasher};
 
 impl Client {
@@ -20,7 +20,7 @@ impl Client {
         requests.len().hash(into);
         for (number, r) in requests {
             (number, r.lock, r.mode, r.phase, r.try_only, r.detect_deadlock).hash(into);
-            (r.tries.min(MOST_DOUBLINGS), r.floor).hash(into);
+            (r.tries.min(MAX_DOUBLINGS), r.floor).hash(into);
             (r.incarnation, r.agent, r.enrolled, r.enrolment, r.sweep, r.token).hash(into);
             (r.tries == 1).then(|| now.saturating_sub(r.asked)).hash(into);
             r.deadline.map(|deadline| deadline.saturating_sub(now)).hash(into);

@@ -5,7 +5,7 @@
 //! Rows are the 16 bits of [`Action::bits`](crate::table::Action::bits).
 
 use crate::decider::TOKEN_STEP;
-use crate::packet::{AGENT, GRANTED, HEADER, Kind, MAGIC, MOST_BYTES, Problem, VERSION};
+use crate::packet::{AGENT, GRANTED, HEADER, Kind, MAGIC, MAX_BYTES, Problem, VERSION};
 use crate::table::{Case, Place, ROWS, Send, rule};
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ pub fn header() -> String {
         ("Magic", u64::from(MAGIC)),
         ("Version", u64::from(VERSION)),
         ("Header", HEADER as u64),
-        ("MostBytes", MOST_BYTES as u64),
+        ("MostBytes", MAX_BYTES as u64),
         ("TokenStep", TOKEN_STEP),
         ("FlagAgent", u64::from(AGENT)),
         ("FlagGranted", u64::from(GRANTED)),
@@ -103,7 +103,7 @@ mod tests {
             ("MAGIC", 0x4b4c),
             ("VERSION", 1),
             ("HEADER", 64),
-            ("MOST_BYTES", 1400),
+            ("MAX_BYTES", 1400),
             ("FLAG_AGENT", 4),
             ("FLAG_GRANTED", 8),
             ("KIND_ACQUIRE", 0),

@@ -1,6 +1,6 @@
 //! What packets do to agents.
 
-use super::{AgentPool, MOST_HOPS, Output};
+use super::{AgentPool, MAX_HOPS, Output};
 use crate::agent::{Agent, Holder, Op, Running, Why};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
@@ -67,7 +67,7 @@ impl AgentPool {
             // not been looked at yet; who sent this sends it again.
             return;
         }
-        if packet.hops < MOST_HOPS {
+        if packet.hops < MAX_HOPS {
             self.branches.take(Branch::SentBack);
             let mut back = *packet;
             back.hops += 1;

@@ -5,7 +5,7 @@ use crate::branches::Branch;
 use crate::packet::{AGENT, Kind, Packet, Waiter, waiters_to_body};
 
 /// Most agents of which some parts have come and others not. An older one is dropped for a newer, and sent again.
-const MOST_ARRIVING: usize = 64;
+const MAX_ARRIVING: usize = 64;
 
 /// An agent of which not all parts have come.
 #[derive(Clone, Debug, Hash)]
@@ -49,7 +49,7 @@ impl AgentPool {
         let of =
             |a: &Arriving| (a.lock, a.request, a.incarnation, a.parts.len()) == (lock, request, incarnation, count);
         let at = self.arriving.iter().position(of).unwrap_or_else(|| {
-            if self.arriving.len() == MOST_ARRIVING {
+            if self.arriving.len() == MAX_ARRIVING {
                 self.arriving.pop_front();
             }
             self.arriving.push_back(Arriving { lock, request, incarnation, head: None, parts: vec![None; count] });

@@ -1,10 +1,10 @@
 //! The agents as a model checker sees them: all that their future depends on.
 //!
-//! Delays no longer grow after [`MOST_DOUBLINGS`] tries. Serial numbers only tell timers that count from those that do
+//! Delays no longer grow after [`MAX_DOUBLINGS`] tries. Serial numbers only tell timers that count from those that do
 //! not. Once the latter are dropped, they tell nothing.
 
 use super::{AgentPool, Watch};
-use crate::pace::MOST_DOUBLINGS;
+use crate::pace::MAX_DOUBLINGS;
 use std::hash::{Hash, Hasher};
 
 impl AgentPool {
@@ -32,7 +32,7 @@ impl AgentPool {
         for (lock, a) in agents {
             (lock, a.base, a.known, a.token, &a.holders, &a.queue, &a.seen).hash(into);
             let running = a.running.as_deref();
-            running.map(|r| (r.op, r.number, r.incarnation, r.tries.min(MOST_DOUBLINGS))).hash(into);
+            running.map(|r| (r.op, r.number, r.incarnation, r.tries.min(MAX_DOUBLINGS))).hash(into);
             (a.exclusive, a.open, a.alone, a.adopted, a.starved, a.watched).hash(into);
         }
         for (delay, due, (lock, watch)) in self.timers.all() {
@@ -40,9 +40,7 @@ impl AgentPool {
             match watch {
                 Watch::Operation(number) => (0u8, number).hash(into),
                 Watch::Patience(_) => 1u8.hash(into),
-                Watch::Holder(machine, request, tries) => {
-                    (2u8, machine, request, tries.min(&MOST_DOUBLINGS)).hash(into)
-                }
+                Watch::Holder(machine, request, tries) => (2u8, machine, request, tries.min(&MAX_DOUBLINGS)).hash(into),
             }
         }
         self.managed.hash(into);

@@ -17,7 +17,7 @@ pub(super) struct Curious<A> {
 }
 
 /// How many questions about locks may be open; more are not sent on.
-const MOST_CURIOUS: usize = 1024;
+const MAX_CURIOUS: usize = 1024;
 /// How long an answer to one may take.
 const CURIOUS_NS: u64 = 1_000_000_000;
 
@@ -45,7 +45,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
 
     /// Sends a question about locks on to machines; their answers go to who asked.
     fn ask_machines(&mut self, now: u64, from: A, packet: &Packet, machines: impl IntoIterator<Item = A>) {
-        if self.curious.len() >= MOST_CURIOUS {
+        if self.curious.len() >= MAX_CURIOUS {
             return;
         }
         self.next_curious += 1;

@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// How many records are kept.
 const MOST: usize = 1 << 18;
 /// How many lines of a lock are told.
-const MOST_LINES: usize = 400;
+const MAX_LINES: usize = 400;
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Trace {
                 matches!(record.what, What::Received(packet) if matches!(packet.kind, Kind::Renew | Kind::Renewed));
             record.lock == lock || (record.lock == EVERY_LOCK && !control)
         };
-        let mut lines: Vec<_> = self.records.iter().rev().filter(concerned).take(MOST_LINES).collect();
+        let mut lines: Vec<_> = self.records.iter().rev().filter(concerned).take(MAX_LINES).collect();
         lines.reverse();
         let mut text = String::new();
         for Record { now, who, what, .. } in lines {

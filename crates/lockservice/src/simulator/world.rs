@@ -32,9 +32,9 @@ const QUARANTINE: u64 = 200 * MS;
 /// more.
 const PATIENCE: u64 = 5_000 * MS;
 /// More events at one time than these lead nowhere.
-const MOST_AT_ONCE: u64 = 100_000;
+const MAX_AT_ONCE: u64 = 100_000;
 /// More packets of one task in a millisecond than these are a storm.
-const MOST_PACKETS: u64 = 400;
+const MAX_PACKETS: u64 = 400;
 /// How often faults are thrown and waiting times looked at.
 const WEATHER: u64 = MS;
 /// Requests of one process are numbered with 32 bits.
@@ -185,7 +185,7 @@ impl<S: Store> World<S> {
             && let Some(Reverse((at, _, then))) = self.events.pop()
         {
             self.events_at_once = if at > self.now { 0 } else { self.events_at_once + 1 };
-            if self.events_at_once > MOST_AT_ONCE {
+            if self.events_at_once > MAX_AT_ONCE {
                 let at = (self.registry.next_tick(), self.own.next_tick());
                 self.fail(None, format!("time stands still at {then:?}, registry and its agents wait for {at:?}"));
             }

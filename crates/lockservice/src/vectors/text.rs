@@ -208,7 +208,7 @@ fn datagram(text: &str, key: Option<&Key>) -> Result<Vec<u8>, String> {
             _ => return Err(format!("there is no field '{name}'")),
         }
     }
-    if !payload.len().is_multiple_of(8) || payload.len() > crate::packet::MOST_BYTES - crate::packet::HEADER {
+    if !payload.len().is_multiple_of(8) || payload.len() > crate::packet::MAX_BYTES - crate::packet::HEADER {
         return Err(format!("a payload of {} bytes does not travel", payload.len()));
     }
     let mut bytes = packet.header(payload.len(), key).to_vec();

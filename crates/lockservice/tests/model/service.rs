@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 const LOCK: u64 = 0;
 /// Quiet steps that a run may take in all. Each serves a timer with nothing else under way, so a run that needs more
 /// than these makes no progress.
-const MOST_QUIET: u8 = 60;
+const MAX_QUIET: u8 = 60;
 /// A timer that lies further ahead than this is none of the protocol's: leases last for ever here.
 const NEVER: u64 = 1 << 50;
 
@@ -481,7 +481,7 @@ impl Model for Service {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.wrong.is_some() || state.quiet >= MOST_QUIET {
+        if state.wrong.is_some() || state.quiet >= MAX_QUIET {
             return;
         }
         let holds = |task: &Phase| matches!(task, Phase::Holds(..));
@@ -539,7 +539,7 @@ impl Model for Service {
     fn properties(&self) -> Vec<Property<Self>> {
         let ended = |model: &Self, state: &State| {
             if !state.network.is_empty() {
-                return state.quiet < MOST_QUIET;
+                return state.quiet < MAX_QUIET;
             }
             let mut actions = Vec::new();
             model.actions(state, &mut actions);

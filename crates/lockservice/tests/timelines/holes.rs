@@ -7,7 +7,7 @@
 use crate::script::{EXCLUSIVE, Flying, Locks, MS, Numbers, Rule, SHARED, Script, US, name, ours};
 use lockwork_lockservice::client::Ask;
 use lockwork_lockservice::decider::{Outputs, Store, To};
-use lockwork_lockservice::packet::{HEADER, Key, Kind, MOST_BYTES, Malformed, Packet, Waiter, parse};
+use lockwork_lockservice::packet::{HEADER, Key, Kind, MAX_BYTES, Malformed, Packet, Waiter, parse};
 use lockwork_lockservice::word::{Machine, State, Word};
 use std::collections::BTreeMap;
 
@@ -309,7 +309,7 @@ fn an_incarnation_never_begins_again() {
 #[test]
 fn an_agent_with_many_waiters_fits_into_no_packet() {
     let paper = |waiters: usize| HEADER + waiters * Waiter::BYTES + 8;
-    assert!(paper(250) > 2 * MOST_BYTES && paper(Waiter::A_PACKET) <= MOST_BYTES);
+    assert!(paper(250) > 2 * MAX_BYTES && paper(Waiter::A_PACKET) <= MAX_BYTES);
     let mut script = Script::new(3);
     let first = script.acquire(1, 0, EXCLUSIVE);
     script.settle();

@@ -8,7 +8,7 @@ use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::decider::{Sessions, Settings, Wide, decide};
 use lockwork_lockservice::node::Node;
 use lockwork_lockservice::packet::{AGENT, GRANTED, Kind, Packet, Problem, Waiter, waiters_to_body};
-use lockwork_lockservice::pool::MOST_HOPS;
+use lockwork_lockservice::pool::MAX_HOPS;
 use lockwork_lockservice::word::{Machine, State};
 
 /// An agent that has given its lock back and has not heard so gets the lock anew, and a reader joins, before it hears.
@@ -84,7 +84,7 @@ fn an_old_grant_makes_no_agent_that_grants() {
     let lost = Packet {
         requester: Machine(2),
         requester_session: script.session(2),
-        hops: MOST_HOPS,
+        hops: MAX_HOPS,
         ..Packet::new(Kind::Release, 0)
     };
     script.old(0, 1, lost);

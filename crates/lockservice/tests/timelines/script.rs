@@ -10,7 +10,7 @@ use lockwork_lockservice::config::{Config, Identity};
 use lockwork_lockservice::control::Service;
 use lockwork_lockservice::decider::{self, Outputs, Store, To, Wide, WideLock};
 use lockwork_lockservice::node::Node;
-use lockwork_lockservice::packet::{AGENT, Kind, MOST_BYTES, Packet, body, datagram, parse};
+use lockwork_lockservice::packet::{AGENT, Kind, MAX_BYTES, Packet, body, datagram, parse};
 use lockwork_lockservice::registry::{self, Change, Member, Registry};
 use lockwork_lockservice::report::in_era;
 use lockwork_lockservice::word::{Machine, Profile, Word};
@@ -244,7 +244,7 @@ impl Script {
         let Flying { from, to, packet, body: of } = one;
         // Through bytes, as on a wire.
         let bytes = datagram(&packet, &of, None);
-        assert!(bytes.len() <= MOST_BYTES);
+        assert!(bytes.len() <= MAX_BYTES);
         let packet = parse(&bytes, None).expect("a packet").0;
         let of = body(&bytes, None).expect("a body");
         if to == SERVICE {

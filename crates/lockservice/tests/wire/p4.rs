@@ -81,7 +81,7 @@ fn its_numbers_are_those_of_the_protocol() {
     is("MAGIC", packet::MAGIC.swap_bytes().into());
     is("VERSION", packet::VERSION.into());
     is("HEADER", packet::HEADER as u64);
-    is("MOST_BYTES", packet::MOST_BYTES as u64);
+    is("MAX_BYTES", packet::MAX_BYTES as u64);
     is("TOKEN_OF_READERS", (TOKEN_STEP - 1).swap_bytes());
     is("LOCKS", Switch::TOFINO.capacity().locks);
     is("LOCKS_A_MAU", Switch::TOFINO.stage_bits / 8);

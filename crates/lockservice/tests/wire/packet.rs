@@ -2,8 +2,8 @@
 
 use lockwork_locking::LockMode;
 use lockwork_lockservice::packet::{
-    AGENT, BUSY, GRANTED, HEADER, Key, Kind, MOST_BYTES, Malformed, Packet, Problem, TRY, Waiter, body, datagram,
-    parse, waiters_of_body, waiters_to_body,
+    AGENT, BUSY, GRANTED, HEADER, Key, Kind, MAX_BYTES, Malformed, Packet, Problem, TRY, Waiter, body, datagram, parse,
+    waiters_of_body, waiters_to_body,
 };
 use lockwork_lockservice::word::{Machine, State};
 use proptest::prelude::*;
@@ -91,7 +91,7 @@ fn packets() -> impl Strategy<Value = Packet> {
 }
 
 fn bodies() -> impl Strategy<Value = Vec<u8>> {
-    (0..=(MOST_BYTES - HEADER - 8) / 8).prop_flat_map(|words| prop::collection::vec(any::<u8>(), words * 8))
+    (0..=(MAX_BYTES - HEADER - 8) / 8).prop_flat_map(|words| prop::collection::vec(any::<u8>(), words * 8))
 }
 
 proptest! {
@@ -233,9 +233,9 @@ fn fields_have_only_values_that_they_can_have() {
 
 #[test]
 fn packets_are_at_most_so_large() {
-    let most = MOST_BYTES - HEADER;
+    let most = MAX_BYTES - HEADER;
     let bytes = datagram(&example(), &vec![1; most - 8], Some(&KEY));
-    assert_eq!(bytes.len(), MOST_BYTES);
+    assert_eq!(bytes.len(), MAX_BYTES);
     assert!(parse(&bytes, Some(&KEY)).is_ok());
     for body in [vec![1; most], vec![1; 7]] {
         let refused = std::panic::catch_unwind(|| datagram(&example(), &body, None));
@@ -244,7 +244,7 @@ fn packets_are_at_most_so_large() {
         assert_eq!(*message, format!("a body of {} bytes", body.len()));
     }
     let mut bytes = example().header(0, None).to_vec();
-    bytes.resize(MOST_BYTES + 8, 0);
+    bytes.resize(MAX_BYTES + 8, 0);
     bytes[28..30].copy_from_slice(&(most as u16 + 8).to_le_bytes());
     assert_eq!(parse(&bytes, None), Err(Malformed::Length));
 }
@@ -261,7 +261,7 @@ fn waiters_survive_the_wire() {
     let sent = waiters_to_body(&waiters);
     assert_eq!(&sent[16..32], &[2, 0, 3, 0, 5, 0, 1, 0, 7, 0, 0, 0, 1, 0, 0, 0]);
     let bytes = datagram(&example(), &sent, Some(&KEY));
-    assert!(bytes.len() <= MOST_BYTES && bytes.len() + Waiter::BYTES > MOST_BYTES);
+    assert!(bytes.len() <= MAX_BYTES && bytes.len() + Waiter::BYTES > MAX_BYTES);
     let read = body(&bytes, Some(&KEY)).expect("a good body");
     assert_eq!(waiters_of_body(read), Ok(waiters));
     assert_eq!(waiters_of_body(&[]), Ok(Vec::new()));

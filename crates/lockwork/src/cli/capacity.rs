@@ -10,7 +10,7 @@ use super::{Failure, Outcome, print};
 /// The switch of the paper.
 const PAPER: Switch = Switch::TOFINO;
 /// More than any switch has; below it nothing overflows.
-const MOST_KB: u64 = 1_000_000_000;
+const MAX_KB: u64 = 1_000_000_000;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = PAPER.stages, value_parser = value_parser!(u64).range(1..=1024))]
     stages: u64,
     /// Registers of a stage, in thousands of bytes
-    #[arg(long, default_value_t = PAPER.stage_bits / 8000, value_parser = value_parser!(u64).range(1..=MOST_KB))]
+    #[arg(long, default_value_t = PAPER.stage_bits / 8000, value_parser = value_parser!(u64).range(1..=MAX_KB))]
     stage_kb: u64,
     /// Stages for control and computing, which hold no locks
     #[arg(long, default_value_t = PAPER.control_stages, value_parser = value_parser!(u64).range(..=1024))]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use clap::Args;
 use lockwork::OpenOptions;
-use lockwork::divided::{DividedOptions, KEPT_BYTES, MOST_PARTS, cluster_number};
+use lockwork::divided::{DividedOptions, KEPT_BYTES, MAX_PARTS, cluster_number};
 
 use super::Failure;
 use super::serve::resolved;
@@ -13,7 +13,7 @@ use super::serve::resolved;
 /// secret.
 pub(super) const SECRET: &str = "LOCKWORK_PEER_SECRET";
 /// What is shorter can be guessed.
-const LEAST_SECRET: usize = 16;
+const MIN_SECRET: usize = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct Divided {
@@ -91,8 +91,8 @@ impl Divided {
         let Some(number) = self.part else { return Ok(None) };
         let (peers, count) = (&self.peers, self.peers.len());
         may_divide(engine)?;
-        if count > MOST_PARTS {
-            return Err(Failure::usage(format!("--peers names {count} nodes: {MOST_PARTS} are possible")));
+        if count > MAX_PARTS {
+            return Err(Failure::usage(format!("--peers names {count} nodes: {MAX_PARTS} are possible")));
         }
         if !(1..=count).contains(&usize::from(number)) {
             return Err(Failure::usage(format!(
@@ -113,8 +113,8 @@ impl Divided {
         let is_reached = !peers.iter().all(|peer| is_loopback(peer))
             || self.peer_listen.is_some_and(|listen| !listen.ip().is_loopback());
         let secret = match std::env::var(SECRET) {
-            Ok(secret) if secret.len() >= LEAST_SECRET => secret.into_bytes(),
-            Ok(_) => return Err(Failure::usage(format!("{SECRET} has to have {LEAST_SECRET} characters or more"))),
+            Ok(secret) if secret.len() >= MIN_SECRET => secret.into_bytes(),
+            Ok(_) => return Err(Failure::usage(format!("{SECRET} has to have {MIN_SECRET} characters or more"))),
             // Whoever is on this machine can come to all nodes anyway.
             Err(std::env::VarError::NotPresent) if !is_reached => Vec::new(),
             Err(error) => {

@@ -30,7 +30,7 @@ const RANGES: usize = 50;
 /// After so long it is said that locks that are to leave are in use.
 const LONG: Duration = Duration::from_secs(10);
 /// How far the clocks of racks may differ: a rack begins only when its own is past all tokens.
-const MOST_BEHIND: Duration = Duration::from_secs(10);
+const MAX_BEHIND: Duration = Duration::from_secs(10);
 
 /// A rack's name, as an option.
 pub(super) fn name(text: &str) -> Result<String, String> {
@@ -120,7 +120,7 @@ pub(super) fn enter(etcd: &Etcd, prefix: &str, name: &str, address: SocketAddr, 
         if least <= clock() {
             return Ok(Found { map, handed });
         }
-        if began.elapsed() > MOST_BEHIND {
+        if began.elapsed() > MAX_BEHIND {
             let behind = least.saturating_sub(clock()) >> 23;
             return Err(Failure::usage(format!(
                 "the clock of this machine is {behind} ms behind those of other racks: set it, because tokens grow with it"

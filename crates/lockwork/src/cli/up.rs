@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lockwork::divided::MOST_PARTS;
+use lockwork::divided::MAX_PARTS;
 use lockwork::sequencer::io::{Disk, Io, Locking};
 use lockwork_nats::Error as NatsError;
 use lockwork_nats::local::{Servers, lock};
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = nodes)]
     nodes: usize,
     /// Nodes that have a part of every table each, so many of them; --nodes is then the number of NATS servers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_PARTS as i64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_PARTS as i64))]
     parts: Option<u16>,
     /// How many of those take calls: each of them for a stream of its own, which are merged
     #[arg(long, value_name = "N", default_value_t = 1, requires = "parts")]

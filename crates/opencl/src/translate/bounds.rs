@@ -5,10 +5,10 @@ use lockwork_procedure::isa::{Instruction, Opcode, SIGNED};
 use lockwork_procedure::verified::Verified;
 
 /// The most private bytes of one call: devices keep them for every work-item in flight.
-pub(crate) const MOST_PRIVATE_BYTES: u64 = 16 << 10;
+pub(crate) const MAX_PRIVATE_BYTES: u64 = 16 << 10;
 /// The most private bytes of all procedures together. A compiler may give each its own, and a CPU device has them on a
 /// thread's stack once for each work-item of a group.
-pub(crate) const MOST_PRIVATE_BYTES_TOGETHER: u64 = 1 << 20;
+pub(crate) const MAX_PRIVATE_BYTES_TOGETHER: u64 = 1 << 20;
 
 /// How often an instruction can run in one call: as often as the loops around it together.
 pub(crate) fn times(verified: &Verified, at: usize) -> u64 {

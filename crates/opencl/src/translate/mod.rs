@@ -19,7 +19,7 @@ use lockwork_locking::LockMode;
 use lockwork_procedure::access::{AccessSet, Operation};
 use lockwork_storage::Database;
 
-pub(crate) use bounds::{Bounds, MOST_PRIVATE_BYTES, MOST_PRIVATE_BYTES_TOGETHER, times};
+pub(crate) use bounds::{Bounds, MAX_PRIVATE_BYTES, MAX_PRIVATE_BYTES_TOGETHER, times};
 
 const COMMON: &str = include_str!("../../../../hardware/opencl/common.cl");
 const DETERMINISTIC: &str = include_str!("../../../../hardware/opencl/deterministic.cl");
@@ -54,7 +54,7 @@ pub(crate) fn hints(registry: &Registry) -> usize {
         AccessSet::Straight(straight) => straight.accesses.len(),
         _ => 0,
     };
-    registry.all().map(straight).max().unwrap_or(0).clamp(1, prelude::MOST_HINTS)
+    registry.all().map(straight).max().unwrap_or(0).clamp(1, prelude::MAX_HINTS)
 }
 
 /// Private bytes of all procedures together.
@@ -89,7 +89,7 @@ pub(crate) fn program(database: &Database, registry: &Registry, two_phase: bool)
     let mut ahead = Vec::new();
     for (id, registered) in (0_u32..).zip(registry.all()) {
         let modes = table_modes(registered, registry);
-        procedure::Translator::new(id, registered, prelude::MOST_HINTS, &modes).emit(&mut out);
+        procedure::Translator::new(id, registered, prelude::MAX_HINTS, &modes).emit(&mut out);
         if prelude::emit(&mut out, id, registered) {
             ahead.push((id, registered.block_bytes));
         }

@@ -10,16 +10,16 @@ use lockwork_procedure::isa::SIGNED;
 use super::procedure::integer_type;
 
 /// The most accesses of one transaction that are looked up ahead.
-pub(super) const MOST_HINTS: usize = 32;
+pub(super) const MAX_HINTS: usize = 32;
 /// The most lines of one piece of a row that are prefetched; the hardware follows longer runs by itself.
-const MOST_LINES: u32 = 20;
+const MAX_LINES: u32 = 20;
 
 /// Appends the functions and returns whether there are any.
 pub(super) fn emit(out: &mut String, id: u32, registered: &Registered) -> bool {
     let AccessSet::Straight(straight) = &registered.access else { return false };
     let tables = registered.verified.tables();
     let number = |access: &Access| tables[usize::from(access.slot)].id;
-    let ahead = || straight.accesses.iter().enumerate().take(MOST_HINTS);
+    let ahead = || straight.accesses.iter().enumerate().take(MAX_HINTS);
     let key = |access: &Access| {
         let (table, offset) = (number(access), access.key_offset);
         format!("lw_key_{table}(block + {offset}, {})", offset.is_multiple_of(8))
@@ -61,7 +61,7 @@ fn prefetch(out: &mut String, touch: &Touch) {
         }
     };
     let _ = writeln!(out, "    {{ const ulong from = row + {start};");
-    for line in 0..lines.min(MOST_LINES) {
+    for line in 0..lines.min(MAX_LINES) {
         let _ = writeln!(out, "      LW_PREFETCH(heap + from + {});", line * 64);
     }
     let _ = writeln!(out, "    }}");

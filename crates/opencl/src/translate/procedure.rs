@@ -19,7 +19,7 @@ use lockwork_procedure::program::Layout;
 use super::bounds::{Bounds, written};
 
 /// Longer arguments are read where they are needed.
-const MOST_ARGUMENT_BYTES: u32 = 512;
+const MAX_ARGUMENT_BYTES: u32 = 512;
 const LINE: u32 = 64;
 
 /// The section that an instruction stands in.
@@ -222,7 +222,7 @@ impl<'a> Translator<'a> {
 
     /// The private copy of an argument word, if `width` bytes at `offset` lie in one.
     fn argument_word(&mut self, offset: u32, width: u32) -> Option<(String, u32)> {
-        let private = self.layout.arguments_end <= MOST_ARGUMENT_BYTES;
+        let private = self.layout.arguments_end <= MAX_ARGUMENT_BYTES;
         if !private || offset + width > self.layout.arguments_end || offset % 8 + width > 8 {
             return None;
         }
@@ -251,7 +251,7 @@ impl<'a> Translator<'a> {
     /// COPYRB: a field of one line whose bytes are one line of the arguments is stored from private memory.
     fn copy_from_block(&mut self, i: &Instruction) -> String {
         let line = i.d == 0 && i.e == 0 && i.w == 64 && i.x.is_multiple_of(LINE) && i.y.is_multiple_of(LINE);
-        if line && i.y + LINE <= self.layout.arguments_end && self.layout.arguments_end <= MOST_ARGUMENT_BYTES {
+        if line && i.y + LINE <= self.layout.arguments_end && self.layout.arguments_end <= MAX_ARGUMENT_BYTES {
             let line = self.argument_line(i.y / LINE);
             return format!("*(__global lw_ulong8 *)({}) = {line};", row_at(i.b, i.x, i.d));
         }

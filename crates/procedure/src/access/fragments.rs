@@ -23,9 +23,9 @@ use crate::isa::{Instruction, NO_LABEL, Opcode};
 use crate::verified::Verified;
 
 /// Procedures with more accesses are run whole.
-const MOST_FRAGMENTS: usize = 256;
+const MAX_FRAGMENTS: usize = 256;
 /// Procedures with more instructions are run whole.
-const MOST_INSTRUCTIONS: usize = 4096;
+const MAX_INSTRUCTIONS: usize = 4096;
 
 /// The part of a separable procedure that belongs to one access: a program of its own, with the block of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) fn separate(
     let procedure = &verified.procedure;
     let handler = procedure.code[procedure.commit_handler as usize].opcode;
     let simple = accesses.iter().all(|access| matches!(access.operation, Operation::Search | Operation::Update));
-    let small = (1..=MOST_FRAGMENTS).contains(&accesses.len()) && end < MOST_INSTRUCTIONS;
+    let small = (1..=MAX_FRAGMENTS).contains(&accesses.len()) && end < MAX_INSTRUCTIONS;
     if procedure.code[end].opcode != Opcode::Commit || handler != Opcode::Commit || !simple || !small {
         return None;
     }

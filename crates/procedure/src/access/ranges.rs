@@ -28,7 +28,7 @@ pub(super) struct BlockUse {
 type Interval = (i64, i64);
 const ANY: Interval = (i64::MIN, i64::MAX);
 /// Above this many registers times block heads the analysis is not attempted.
-const MOST_CELLS: usize = 1 << 20;
+const MAX_CELLS: usize = 1 << 20;
 /// How often a head's state may grow before its bounds are widened.
 const PATIENCE: u32 = 2;
 
@@ -77,7 +77,7 @@ fn visit(verified: &Verified, mut see: impl FnMut(usize, &dyn Fn(u8) -> Interval
     }
     let heads = heads(code, &reachable);
     let cells = heads.iter().filter(|&&head| head).count() * verified.gp_registers.max(1);
-    if cells > MOST_CELLS {
+    if cells > MAX_CELLS {
         return;
     }
     if let Some(states) = iterate(verified, &heads) {

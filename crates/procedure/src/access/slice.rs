@@ -53,7 +53,7 @@ pub struct Slice {
 const FEW_REGISTERS: usize = 32;
 const FEW_BYTES: usize = 512;
 /// Steps spent on leaving decisions out; when they are used up the rest is kept, which is only slower.
-const MOST_STEPS: usize = 5_000_000;
+const MAX_STEPS: usize = 5_000_000;
 
 /// Cuts the slice out of a procedure that is not dependent.
 pub(super) fn build(verified: &Verified, ranges: &[BlockUse], analysis: &Analysis) -> Slice {
@@ -65,7 +65,7 @@ pub(super) fn build(verified: &Verified, ranges: &[BlockUse], analysis: &Analysi
         registers: [false; 256],
         flag: false,
         bytes: vec![false; layout.block_bytes as usize],
-        budget: MOST_STEPS,
+        budget: MAX_STEPS,
     };
     relevance.iterate();
     let kept = relevance.kept;

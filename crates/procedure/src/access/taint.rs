@@ -27,7 +27,7 @@ use crate::key::{Key, KeyFormat};
 use crate::verified::Verified;
 
 /// Steps that the analysis may take before it gives up: far more than any sensible procedure needs.
-const MOST_STEPS: usize = 20_000_000;
+const MAX_STEPS: usize = 20_000_000;
 
 /// Why a procedure is dependent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ pub(super) fn analyse<'a>(
         block: header,
         skipped: vec![false; count],
         marked: vec![false; count],
-        budget: MOST_STEPS,
+        budget: MAX_STEPS,
     };
     let first_db = code.iter().position(|i| i.opcode.is_db()).unwrap_or(0) as u32;
     match tainting.iterate() {

@@ -32,8 +32,8 @@ const PIECE_BYTES: usize = 1 << 20;
 const STEP: u64 = 2048;
 /// Keys noted, and bytes of rows copied out of turn, at most; then the rest is copied at once, so that memory stays
 /// bounded.
-const MOST_NOTED: usize = 1 << 20;
-const MOST_KEPT_BYTES: usize = 256 << 20;
+const MAX_NOTED: usize = 1 << 20;
+const MAX_KEPT_BYTES: usize = 256 << 20;
 
 /// See the module.
 pub(crate) struct Snapshot {
@@ -87,7 +87,7 @@ impl Snapshot {
             kept: Vec::new(),
             cut: Vec::new(),
             kept_bytes: 0,
-            most_kept_bytes: MOST_KEPT_BYTES,
+            most_kept_bytes: MAX_KEPT_BYTES,
             keys: Vec::new(),
         }
     }
@@ -173,7 +173,7 @@ impl Snapshot {
     ) -> Option<Step> {
         let mut keys = std::mem::take(&mut self.keys);
         for block in batch.blocks() {
-            if self.noted.len() >= MOST_NOTED || self.kept_bytes >= self.most_kept_bytes {
+            if self.noted.len() >= MAX_NOTED || self.kept_bytes >= self.most_kept_bytes {
                 return Some(self.step(database, None));
             }
             let Some(registered) = procedures.get(block.procedure() as usize) else { continue };
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn rows_kept_out_of_turn_come_in_pieces() {
-        assert_eq!(copied(MOST_KEPT_BYTES), (None, ROWS as usize));
+        assert_eq!(copied(MAX_KEPT_BYTES), (None, ROWS as usize));
     }
 
     #[test]

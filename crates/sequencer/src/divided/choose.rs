@@ -20,7 +20,7 @@ use crate::decode::Trouble;
 use crate::format::calls::{Run, runs};
 
 /// Batches up to here are kept for their memory.
-const MOST_SPARE_BYTES: usize = 16 << 20;
+const MAX_SPARE_BYTES: usize = 16 << 20;
 
 /// What was taken of a record: blocks, if there are any, and their offsets; and how many calls it has.
 pub(super) type Taken = (Option<Batch>, Vec<u32>, usize);
@@ -119,7 +119,7 @@ impl Chooser {
 
     /// Takes a batch back, for its memory.
     pub(super) fn give_back(&mut self, batch: Batch) {
-        if batch.stride() * batch.capacity() <= MOST_SPARE_BYTES {
+        if batch.stride() * batch.capacity() <= MAX_SPARE_BYTES {
             self.spare = Some(batch);
         }
     }

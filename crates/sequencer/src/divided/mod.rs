@@ -69,7 +69,7 @@ use crate::journal::publisher::Publisher;
 use crate::journal::{Messages, append_first};
 use crate::log::writer::Unit;
 use crate::options::Options;
-use crate::order::{Callers, DigestReply, MOST_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
+use crate::order::{Callers, DigestReply, MAX_DEFINITION_BYTES, Node, Read, Reply, Request, Tables};
 use crate::requests::DedupTable;
 use crate::shared::Shared;
 
@@ -387,7 +387,7 @@ impl Parted {
     }
 
     fn may_define(&self, definition: &Definition) -> Result<(), Error> {
-        let most = (self.node.journal.most_bytes() - OVERHEAD).min(MOST_DEFINITION_BYTES);
+        let most = (self.node.journal.most_bytes() - OVERHEAD).min(MAX_DEFINITION_BYTES);
         if definition.bytes() > most {
             let expected = format!("at most {most} bytes of text are possible");
             return Err(Error::Option { option: "definition", value: definition.bytes().to_string(), expected });

@@ -23,7 +23,7 @@ pub(crate) const BYTES: usize = 32;
 /// Frames begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;
 /// The most bytes of a payload.
-pub(crate) const MOST_BYTES: usize = 1 << 30;
+pub(crate) const MAX_BYTES: usize = 1 << 30;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Frame {
         if word(8) != salt || word(0) != crc32c::crc32c(&header[4..]) {
             return None;
         }
-        let sound = header[12] == VERSION as u8 && header[14..16] == [0, 0] && word(28) as usize <= MOST_BYTES;
+        let sound = header[12] == VERSION as u8 && header[14..16] == [0, 0] && word(28) as usize <= MAX_BYTES;
         let number = u64::from_le_bytes(header[16..24].try_into().expect("eight bytes"));
         let kind = RecordKind::of(header[13]).filter(|_| sound)?;
         Some(Self { kind, number, behind: word(24), length: word(28), payload_crc: word(4) })
@@ -204,7 +204,7 @@ pub(crate) fn put(
     out.resize(start + BYTES, 0);
     payload(out);
     let length = out.len() - start - BYTES;
-    assert!(length <= MOST_BYTES, "a payload of {length} bytes");
+    assert!(length <= MAX_BYTES, "a payload of {length} bytes");
     let payload_crc = crc32c::crc32c(&out[start + BYTES..]);
     let frame = Frame { kind, number, behind, length: length as u32, payload_crc };
     out[start..start + BYTES].copy_from_slice(&frame.encode(salt));

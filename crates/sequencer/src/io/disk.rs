@@ -21,7 +21,7 @@ use super::{File, Io, Locking, Mode};
 /// Entries of the ring: a write and a sync.
 const ENTRIES: u32 = 2;
 /// The most bytes of one submitted write; the kernel takes no more than this at once.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// See the module.
 pub struct Disk {
@@ -183,7 +183,7 @@ impl DiskFile {
     /// the sync has succeeded too.
     fn linked(&self, ring: &mut IoUring, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let file = types::Fd(self.file.as_raw_fd());
-        let length = bytes.len().min(MOST_BYTES) as u32;
+        let length = bytes.len().min(MAX_BYTES) as u32;
         let write = opcode::Write::new(file, bytes.as_ptr(), length).offset(offset).build().user_data(0);
         let sync = opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build().user_data(1);
         let entries = [write.flags(squeue::Flags::IO_LINK), sync];

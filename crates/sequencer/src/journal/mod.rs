@@ -50,7 +50,7 @@ use crate::io::File;
 use election::Membership;
 
 /// The fewest bytes that a message must be able to have: the longest call and a little.
-pub const LEAST_MESSAGE_BYTES: usize = 4 << 20;
+pub const MIN_MESSAGE_BYTES: usize = 4 << 20;
 
 /// Why messages were not appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub trait Journal: Send + Sync {
     /// Where it is, for people.
     fn describe(&self) -> String;
 
-    /// The most bytes of a message, at least [`LEAST_MESSAGE_BYTES`].
+    /// The most bytes of a message, at least [`MIN_MESSAGE_BYTES`].
     fn most_bytes(&self) -> usize;
 
     /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before, which is

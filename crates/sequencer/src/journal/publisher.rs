@@ -14,7 +14,7 @@ use super::election::Membership;
 use super::message::Chain;
 use super::{Journal, Unappended};
 use crate::error::Error;
-use crate::log::writer::{MOST_BYTES, Unit};
+use crate::log::writer::{MAX_BYTES, Unit};
 use crate::shared::Shared;
 
 /// After how long without a unit it looks whether the journal has what was appended.
@@ -51,7 +51,7 @@ impl Publisher {
             };
             let mut gathered = first.bytes.len();
             let mut group = vec![first];
-            while gathered < MOST_BYTES
+            while gathered < MAX_BYTES
                 && let Ok(unit) = units.try_recv()
             {
                 gathered += unit.bytes.len();

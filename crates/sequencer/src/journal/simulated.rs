@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
+use super::{Entry, Extent, Journal, Key, MIN_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
 use crate::io::simulated::Chance;
 use crate::io::{File, read_all};
 
@@ -212,7 +212,7 @@ impl Journal for SimulatedJournal {
     }
 
     fn most_bytes(&self) -> usize {
-        LEAST_MESSAGE_BYTES
+        MIN_MESSAGE_BYTES
     }
 
     fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {

@@ -19,7 +19,7 @@ use crate::options::Durability;
 use crate::shared::Shared;
 
 /// Units are gathered up to so many bytes.
-pub(crate) const MOST_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BYTES: usize = 4 << 20;
 
 /// What is told to those who wait for a unit.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -92,7 +92,7 @@ impl Writer {
             };
             let mut gathered = first.bytes.len();
             let mut group = vec![first];
-            while gathered < MOST_BYTES
+            while gathered < MAX_BYTES
                 && let Ok(unit) = units.try_recv()
             {
                 gathered += unit.bytes.len();

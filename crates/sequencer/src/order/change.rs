@@ -21,7 +21,7 @@ pub(crate) const EXPECTED_ROWS: usize = 1024;
 /// The most bytes of rows of one record.
 pub(crate) const ROWS_BYTES: usize = 4 << 20;
 /// The most bytes of a definition.
-pub(crate) const MOST_DEFINITION_BYTES: usize = 16 << 20;
+pub(crate) const MAX_DEFINITION_BYTES: usize = 16 << 20;
 /// Pieces of a checkpoint that may wait to be written: megabytes, about.
 const PIECES: usize = 16;
 
@@ -82,7 +82,7 @@ impl Order {
     }
 
     fn try_define(&mut self, definition: &Definition) -> Result<(), Error> {
-        let most = self.space.as_ref().map_or(usize::MAX, Room::record_bytes).min(MOST_DEFINITION_BYTES);
+        let most = self.space.as_ref().map_or(usize::MAX, Room::record_bytes).min(MAX_DEFINITION_BYTES);
         if definition.bytes() > most {
             let expected = format!("at most {most} bytes of text are possible");
             return Err(Error::Option { option: "definition", value: definition.bytes().to_string(), expected });

@@ -23,7 +23,7 @@ mod repeat;
 mod run;
 mod together;
 
-pub(crate) use change::{MOST_DEFINITION_BYTES, ROWS_BYTES, Tables, apply};
+pub(crate) use change::{MAX_DEFINITION_BYTES, ROWS_BYTES, Tables, apply};
 pub(crate) use compare::{DigestReply, rows};
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;

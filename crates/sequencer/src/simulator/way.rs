@@ -10,7 +10,7 @@ use super::servers::{Answer, Ask, Asker, Refused};
 use super::world::{Seat, World};
 use crate::io::{File, read_all};
 use crate::journal::append::{Problem, Stream, There, append};
-use crate::journal::{Entry, Extent, Journal, Key, LEAST_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
+use crate::journal::{Entry, Extent, Journal, Key, MIN_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
 use crate::threads::{Scheduler, Threads, Waits};
 
 /// How long an answer is waited for.
@@ -99,7 +99,7 @@ impl Journal for Way {
     }
 
     fn most_bytes(&self) -> usize {
-        LEAST_MESSAGE_BYTES
+        MIN_MESSAGE_BYTES
     }
 
     fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {

@@ -18,7 +18,7 @@ use crate::values::type_of;
 const FIRST: i64 = 16_384;
 const FIRST_DEFAULT: i64 = 1 << 29;
 const FIRST_PROCEDURE: i64 = 1 << 30;
-const MOST_COLUMNS: i64 = 4096;
+const MAX_COLUMNS: i64 = 4096;
 
 const PG_CATALOG: i64 = 11;
 const PUBLIC: i64 = 2200;
@@ -296,7 +296,7 @@ fn fill_table(connection: &Connection, names: &mut Names, table: &Table, oid: i6
     let mut defaults = Rows::of(connection, "pg_attrdef", "oid,adrelid,adnum,adbin")?;
     for (number, &at) in table.declared().iter().enumerate() {
         if let Some(value) = table.default_of(at) {
-            let default = FIRST_DEFAULT + (oid - FIRST) / 4 * MOST_COLUMNS + number as i64;
+            let default = FIRST_DEFAULT + (oid - FIRST) / 4 * MAX_COLUMNS + number as i64;
             defaults.add(&[&default, &oid, &(number as i64 + 1), &expression(&value, table.types()[at])])?;
         }
     }

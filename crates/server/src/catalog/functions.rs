@@ -177,7 +177,7 @@ pub(super) const ZERO: &[&str] = &[
 ];
 
 /// The most elements that `generate_series` makes.
-const MOST_SERIES: i64 = 100_000;
+const MAX_SERIES: i64 = 100_000;
 
 fn wrong(message: impl Into<String>) -> Error {
     Error::UserFunctionError(message.into().into())
@@ -390,12 +390,12 @@ fn arrays(connection: &Connection) -> Result<()> {
         let count = to.checked_sub(from).and_then(|distance| distance.checked_div(step));
         match count {
             Some(count) if count < 0 => Ok(Value::Text("[]".into())),
-            Some(count) if count < MOST_SERIES => {
+            Some(count) if count < MAX_SERIES => {
                 let _series = made(24 * count as usize)?;
                 let series: Vec<String> = (0..=count).map(|at| (from + at * step).to_string()).collect();
                 Ok(Value::Text(format!("[{}]", series.join(","))))
             }
-            _ => Err(wrong(format!("a series of the catalog has at most {MOST_SERIES} numbers"))),
+            _ => Err(wrong(format!("a series of the catalog has at most {MAX_SERIES} numbers"))),
         }
     })?;
     let length = |context: &Context<'_>| {

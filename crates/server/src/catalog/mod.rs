@@ -81,9 +81,9 @@ use crate::values::format_of;
 /// How long a query may run.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The most bytes of an answer.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 /// The most bytes of a query.
-const MOST_TEXT: usize = 256 << 10;
+const MAX_TEXT: usize = 256 << 10;
 /// The most bytes of a statement of SQLite, and of one for each byte of its query: prepared statements are kept.
 const MAX_SQL: usize = 64 << 10;
 const MAX_GROWTH: usize = 32;
@@ -114,7 +114,7 @@ pub(crate) fn may_ask(text: &str) -> bool {
     let first = first.to_ascii_lowercase();
     let is_query = ["select", "with", "values"].iter().any(|word| first.starts_with(word));
     let is_asked = ["pg_", "information_schema", "generate_series", "unnest"].into_iter().any(has) || !has("from");
-    is_query && is_asked && text.len() <= MOST_TEXT
+    is_query && is_asked && text.len() <= MAX_TEXT
 }
 
 /// A parameter as a client sent it.
@@ -406,8 +406,8 @@ impl Built {
             }
             let row = DataRow::new(data, asked.columns.len() as i16);
             bytes += row.data.len() + size_of::<DataRow>();
-            if bytes > MOST_BYTES {
-                let message = format!("the answer is of more than {MOST_BYTES} bytes");
+            if bytes > MAX_BYTES {
+                let message = format!("the answer is of more than {MAX_BYTES} bytes");
                 return Err(refuse("54000", message).hint("ask for less"));
             }
             limits::keep(size_of_row(&row))?;

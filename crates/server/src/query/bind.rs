@@ -20,7 +20,7 @@ use crate::error::{Refusal, refuse};
 use crate::syntax::{folded, position};
 
 /// How deep expressions and queries may stand in each other.
-const MOST_DEPTH: usize = 150;
+const MAX_DEPTH: usize = 150;
 
 /// The most expressions that are understood: what stands once may be understood several times, and what stands in that
 /// several times each.
@@ -112,8 +112,8 @@ impl<'a> Binder<'a> {
     /// Goes one level deeper.
     pub(super) fn enter(&mut self, at: Location) -> Result<(), Refusal> {
         self.depth += 1;
-        if self.depth > MOST_DEPTH {
-            let message = format!("expressions and queries stand in each other more than {MOST_DEPTH} deep");
+        if self.depth > MAX_DEPTH {
+            let message = format!("expressions and queries stand in each other more than {MAX_DEPTH} deep");
             return Err(self.refuse("54001", message, at));
         }
         Ok(())

@@ -5,7 +5,7 @@ use sqlparser::tokenizer::Location;
 
 use super::bind::Binder;
 use super::bound::Bound;
-use super::kinds::{Kind, MOST_DECIMALS};
+use super::kinds::{Kind, MAX_DECIMALS};
 use crate::error::Refusal;
 use crate::parameters;
 use crate::quoting::literal;
@@ -227,7 +227,7 @@ impl Binder<'_> {
             }
             ("round" | "trunc", [of, count]) => {
                 let count = count.constant().and_then(|count| i8::try_from(count).ok());
-                let count = count.filter(|count| count.unsigned_abs() <= MOST_DECIMALS);
+                let count = count.filter(|count| count.unsigned_abs() <= MAX_DECIMALS);
                 let wrong = || self.refuse("0A000", format!("{name} needs a number of decimals from -18 to 18"), at);
                 let count = count.ok_or_else(wrong)?;
                 return self.rounded(name, of.clone(), Some(count), at);
@@ -332,7 +332,7 @@ impl Binder<'_> {
                 let kind = Kind::Decimal(decimals);
                 return self.fit(of, kind, at).map(|bound| Bound::new(bound.sql, kind));
             }
-            (_, Some(scale)) if scale + zeros <= MOST_DECIMALS => {
+            (_, Some(scale)) if scale + zeros <= MAX_DECIMALS => {
                 format!("lw_down({}, {}, '{how}')", of.sql, scale - decimals + zeros)
             }
             (Kind::Quotient | Kind::Double, _) if zeros == 0 => {

@@ -18,7 +18,7 @@ use crate::syntax::folded;
 const SERIES: &str = "generate_series";
 
 /// The most tables of a join, which are SQLite's.
-const MOST_TABLES: usize = 64;
+const MAX_TABLES: usize = 64;
 
 impl Binder<'_> {
     pub(super) fn from(&mut self, from: &[TableWithJoins]) -> Result<(String, Vec<Source>), Refusal> {
@@ -35,9 +35,9 @@ impl Binder<'_> {
             parts.push(if needs_parentheses { format!("({sql})") } else { sql });
         }
         self.check_names(&sources)?;
-        if sources.len() > MOST_TABLES {
+        if sources.len() > MAX_TABLES {
             let at = from[0].relation.span().start;
-            return Err(self.refuse("54000", format!("a SELECT joins at most {MOST_TABLES} tables"), at));
+            return Err(self.refuse("54000", format!("a SELECT joins at most {MAX_TABLES} tables"), at));
         }
         Ok((parts.join(", "), sources))
     }

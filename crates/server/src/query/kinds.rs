@@ -13,7 +13,7 @@ use crate::error::{Refusal, refuse};
 use crate::values::{DAY, EPOCH, encode, put_numeric, type_of, with_length};
 
 /// The most digits behind the point.
-pub(super) const MOST_DECIMALS: u8 = 18;
+pub(super) const MAX_DECIMALS: u8 = 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -234,14 +234,14 @@ pub(super) fn decimal(text: &str) -> Option<(i64, u8)> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let mut digits: i64 = format!("{whole}{part}").parse().ok()?;
     let mut scale = i32::try_from(part.len()).ok()?.checked_sub(exponent)?;
-    while scale > MOST_DECIMALS.into() && digits % 10 == 0 {
+    while scale > MAX_DECIMALS.into() && digits % 10 == 0 {
         (digits, scale) = (digits / 10, scale - 1);
     }
     if scale < 0 {
         digits = digits.checked_mul(10_i64.checked_pow(scale.unsigned_abs())?)?;
     }
     let scale = u8::try_from(scale.max(0)).ok()?;
-    (scale <= MOST_DECIMALS).then_some((digits, scale))
+    (scale <= MAX_DECIMALS).then_some((digits, scale))
 }
 
 /// A number in double precision with 15 digits, as PostgreSQL makes a `numeric` of one.

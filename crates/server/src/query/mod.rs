@@ -61,9 +61,9 @@ use kinds::{Kind, given, put};
 /// How long a query may run, and wait for others.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The most bytes of an answer.
-const MOST_ANSWER: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 /// The most bytes of the rows of all tables of a query.
-const MOST_ROWS: u64 = 256 << 20;
+const MAX_ROWS: u64 = 256 << 20;
 /// The most bytes of the rows of a query that does not wait for large ones.
 const FEW_ROWS: u64 = 8 << 20;
 /// Queries of few rows that run at a time; of many, one does.
@@ -71,7 +71,7 @@ const SMALL_AT_ONCE: usize = 8;
 /// The most elements of a parameter that is an array.
 pub(crate) const MAX_ELEMENTS: u32 = 100_000;
 /// The most bytes of the text of a query.
-const MOST_TEXT: usize = 256 << 10;
+const MAX_TEXT: usize = 256 << 10;
 /// The most bytes of a statement of SQLite, and of one for each byte of its query: prepared statements are kept.
 const MAX_SQL: usize = 64 << 10;
 const MAX_GROWTH: usize = 32;
@@ -196,8 +196,8 @@ pub(crate) fn understand(text: &str, catalogue: &Catalogue, asker: Asker<'_>) ->
     });
     let longer = table.map(|(_, rest)| format!("{ALL}{rest}"));
     let text = longer.as_deref().unwrap_or(text);
-    if text.len() > MOST_TEXT {
-        let message = format!("a query is of at most {} KiB", MOST_TEXT >> 10);
+    if text.len() > MAX_TEXT {
+        let message = format!("a query is of at most {} KiB", MAX_TEXT >> 10);
         return Some(Err(refuse("54000", message).hint("load rows with COPY, or with several INSERTs")));
     }
     let mut statements = match attempt(text) {
@@ -264,7 +264,7 @@ impl Queries {
     pub(crate) fn new(caller: Caller) -> Self {
         let lane = |most, at_once| Lane { most, places: Arc::new(Semaphore::new(at_once)) };
         let (alone, small) = (lane(0, SMALL_AT_ONCE), lane(FEW_ROWS, SMALL_AT_ONCE));
-        Self { caller, alone, small, large: lane(MOST_ROWS, 1) }
+        Self { caller, alone, small, large: lane(MAX_ROWS, 1) }
     }
 
     /// What a query answers, alone or in a transaction, which is `None` when an error has ended it.
@@ -287,7 +287,7 @@ impl Queries {
         }
         match self.attempt(&self.large, query, &values, format, transaction, asker).await {
             Err(Failed::TooLarge) => {
-                let message = format!("the tables of this query have more than {} MiB of rows", MOST_ROWS >> 20);
+                let message = format!("the tables of this query have more than {} MiB of rows", MAX_ROWS >> 20);
                 Err(refuse("53400", message).hint(HINT))
             }
             Err(Failed::Refused(refusal)) => Err(refusal),
@@ -447,8 +447,8 @@ impl Query {
             }
             let row = DataRow::new(data, self.columns.len() as i16);
             bytes += row.data.len() + size_of::<DataRow>();
-            if bytes > MOST_ANSWER {
-                let message = format!("the answer is of more than {} MiB", MOST_ANSWER >> 20);
+            if bytes > MAX_ANSWER {
+                let message = format!("the answer is of more than {} MiB", MAX_ANSWER >> 20);
                 return Err(refuse("54000", message).hint(HINT));
             }
             limits::keep(size_of_row(&row))?;

@@ -6,7 +6,7 @@ use sqlparser::tokenizer::Location;
 
 use super::bind::{Binder, inner};
 use super::bound::Bound;
-use super::kinds::{Kind, MOST_DECIMALS};
+use super::kinds::{Kind, MAX_DECIMALS};
 use crate::error::Refusal;
 use crate::quoting::literal;
 use crate::values::DAY;
@@ -134,7 +134,7 @@ impl Binder<'_> {
             (Kind::Integer(_), to @ (Kind::Timestamp | Kind::Moment)) if word == "add" => of(to, 8),
             (from, to) => match (from.scale(), to.scale()) {
                 (Some(from), Some(to)) if word == "multiply" => {
-                    if from + to > MOST_DECIMALS {
+                    if from + to > MAX_DECIMALS {
                         let message = format!("a product has {} decimals, and 18 are possible", from + to);
                         let hint = "round before, with CAST(... AS DECIMAL(p, s)), or CAST to DOUBLE PRECISION";
                         return Err(self.refuse("22003", message, at).hint(hint));

@@ -18,7 +18,7 @@ use crate::error::Refusal;
 use crate::syntax::{column_name, folded, has_foreign_clause};
 
 /// The most columns of an answer.
-const MOST_COLUMNS: usize = 1000;
+const MAX_COLUMNS: usize = 1000;
 
 /// A column that a query answers.
 #[derive(Clone, Debug)]
@@ -428,8 +428,8 @@ impl Binder<'_> {
         if items.is_empty() {
             return Err(self.unsupported("a SELECT without columns", at));
         }
-        if items.len() > MOST_COLUMNS {
-            return Err(self.refuse("54011", format!("a query answers at most {MOST_COLUMNS} columns"), at));
+        if items.len() > MAX_COLUMNS {
+            return Err(self.refuse("54011", format!("a query answers at most {MAX_COLUMNS} columns"), at));
         }
         Ok(items)
     }

@@ -28,7 +28,7 @@ use super::{End, Session, who};
 use crate::error::{Refusal, refuse, response};
 use crate::known::Who;
 use crate::query;
-use crate::shared::MOST_WAITING;
+use crate::shared::MAX_WAITING;
 use crate::stored::{Answered, Stored, Values, row_description};
 use crate::transaction;
 use crate::values::format_of;
@@ -92,7 +92,7 @@ impl Session {
         let bytes: usize = rows.iter().map(|row| row.data.len() + size_of::<DataRow>()).sum();
         let room = self.database.waiting.clone().try_acquire_many_owned((bytes >> 10) as u32 + 1);
         room.map_err(|_| {
-            let most = MOST_WAITING >> 20;
+            let most = MAX_WAITING >> 20;
             refuse(
                 "53200",
                 format!("answers that wait in portals of all connections fill the {most} MiB that they have"),

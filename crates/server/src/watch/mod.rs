@@ -32,7 +32,7 @@ const BOUNDS_US: [u64; 18] = [
 /// Of one in so many calls the keys are counted.
 pub(crate) const SAMPLED: u64 = 64;
 /// Causes of failures that are told apart, and hot keys that are shown.
-const MOST_CAUSES: usize = 100;
+const MAX_CAUSES: usize = 100;
 const HOT_SHOWN: usize = 10;
 
 /// What a server does before it answers statements.
@@ -238,7 +238,7 @@ impl Watch {
     /// As many failed for a cause.
     pub(crate) fn failed(&self, cause: Cause, count: u64) {
         let mut failures = lock(&self.failures);
-        let is_new = failures.len() >= MOST_CAUSES && !failures.contains_key(&cause);
+        let is_new = failures.len() >= MAX_CAUSES && !failures.contains_key(&cause);
         let cause = if is_new { ("other".into(), cause.1, String::new()) } else { cause };
         // There are fewer SQLSTATEs than could hurt.
         *failures.entry(cause).or_default() += count;
@@ -520,6 +520,6 @@ mod tests {
             watch.failed(("p".into(), "P0001".into(), number.to_string()), 1);
         }
         let failures = lock(&watch.failures);
-        assert_eq!((failures.len(), failures.values().sum::<u64>()), (MOST_CAUSES + 1, 1000));
+        assert_eq!((failures.len(), failures.values().sum::<u64>()), (MAX_CAUSES + 1, 1000));
     }
 }

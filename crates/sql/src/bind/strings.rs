@@ -49,7 +49,7 @@ pub(super) fn timestamp(text: &str, place: Place) -> Result<i64> {
 }
 
 /// Minutes that a zone is off UTC at most.
-const MOST_AHEAD: i64 = 15 * 60 + 59;
+const MAX_AHEAD: i64 = 15 * 60 + 59;
 
 fn parse_timestamp(text: &str) -> Option<i64> {
     let text = text.trim();
@@ -84,7 +84,7 @@ fn parse_timestamp(text: &str) -> Option<i64> {
             let (hours, minutes) = zone.split_once(':').unwrap_or(zone.split_at_checked(2)?);
             let minutes = if minutes.is_empty() { 0 } else { digits(minutes, 2)? };
             let ahead = digits(hours, 2)? * 60 + minutes;
-            if sign == "Z" || minutes > 59 || ahead > MOST_AHEAD {
+            if sign == "Z" || minutes > 59 || ahead > MAX_AHEAD {
                 return None;
             }
             if sign == "-" { -ahead } else { ahead }

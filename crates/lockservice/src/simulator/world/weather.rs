@@ -1,6 +1,6 @@
 //! What goes wrong, what must not, and when a run is over.
 
-use super::{LEASE_MS, MOST_PACKETS, MS, PATIENCE, SERVICE, Then, WEATHER, World};
+use super::{LEASE_MS, MAX_PACKETS, MS, PATIENCE, SERVICE, Then, WEATHER, World};
 use crate::config::Identity;
 use crate::decider::Store;
 use crate::node::Node;
@@ -14,7 +14,7 @@ impl<S: Store> World<S> {
     pub(super) fn weather(&mut self) {
         self.after(WEATHER, Then::Weather);
         let packets = self.counters.packets - self.packets_before;
-        if packets > MOST_PACKETS * u64::from(self.settings.machines * self.settings.tasks) {
+        if packets > MAX_PACKETS * u64::from(self.settings.machines * self.settings.tasks) {
             let lock = self.trace.busiest();
             self.fail(Some(lock), format!("a storm: {packets} packets in a millisecond"));
         }

@@ -39,7 +39,7 @@ pub(crate) use cluster::{Cluster, Installation};
 const SOURCE: &str = include_str!("../../../postgres/tuple_lock.c");
 
 /// As many rows as fit into the buffers that [`Cluster`] asks for.
-pub(crate) const MOST_ROWS: u64 = 10_000_000;
+pub(crate) const MAX_ROWS: u64 = 10_000_000;
 
 /// Locks of the manager that are held at once so that `pg_locks` can be asked for them.
 const HELD: u64 = 64;
@@ -60,7 +60,7 @@ pub(crate) enum PostgresError {
         looked: String,
     },
     /// The number of rows is impossible.
-    #[error("{0} rows to lock in PostgreSQL; 1 to {MOST_ROWS} are possible")]
+    #[error("{0} rows to lock in PostgreSQL; 1 to {MAX_ROWS} are possible")]
     Rows(u64),
     /// The server could not be started or talked to.
     #[error("PostgreSQL: {0}")]
@@ -186,7 +186,7 @@ pub(crate) fn measure(rows: u64, seed: u64) -> Result<Baseline, PostgresError> {
 }
 
 fn measure_on(installation: &Installation, rows: u64, seed: u64) -> Result<Baseline, PostgresError> {
-    if !(1..=MOST_ROWS).contains(&rows) {
+    if !(1..=MAX_ROWS).contains(&rows) {
         return Err(PostgresError::Rows(rows));
     }
     let cluster = Cluster::start(installation, rows)?;

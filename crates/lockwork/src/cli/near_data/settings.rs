@@ -25,7 +25,7 @@ pub(super) fn lock_lines(text: &str) -> Result<u32, String> {
 }
 
 pub(super) fn requests(text: &str) -> Result<u64, String> {
-    number(text, 1_000, postgres::MOST_ROWS)
+    number(text, 1_000, postgres::MAX_ROWS)
 }
 
 pub(super) fn elements(text: &str) -> Result<usize, String> {

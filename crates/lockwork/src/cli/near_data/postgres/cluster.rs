@@ -32,7 +32,7 @@ const FOLDERS: [(&str, &str, &str); 3] =
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
 /// A socket's address has 108 bytes, the last of them zero.
-const MOST_SOCKET_BYTES: usize = 107;
+const MAX_SOCKET_BYTES: usize = 107;
 
 /// Nothing waits for a disk, nothing runs beside the measured session, no page is written out whole. What the server
 /// would do to survive a crash is in nobody's interest here, and would only be in PostgreSQL's disfavour.
@@ -281,11 +281,11 @@ fn new_folder(user: Option<(u32, u32)>) -> Result<PathBuf, PostgresError> {
     let folder = std::env::temp_dir().join(format!("lockwork-postgres-{}-{number}", std::process::id()));
     let name = folder.display().to_string();
     let socket = folder.join(".s.PGSQL.5432").as_os_str().len();
-    if socket > MOST_SOCKET_BYTES {
+    if socket > MAX_SOCKET_BYTES {
         return Err(PostgresError::Server(format!(
             "a socket in {name} would have an address of {socket} bytes; set TMPDIR to a folder with a path that is \
              shorter by {}",
-            socket - MOST_SOCKET_BYTES
+            socket - MAX_SOCKET_BYTES
         )));
     }
     let failed = |error| PostgresError::Server(format!("{name}: {error}"));

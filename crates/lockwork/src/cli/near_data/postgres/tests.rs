@@ -43,9 +43,9 @@ fn with_module() -> Option<Installation> {
 fn every_row_is_locked_in_every_way() {
     let Some(_) = with_module() else { return };
     let baseline = measure(ROWS, SEED).expect("a server that works");
-    for rows in [0, MOST_ROWS + 1] {
+    for rows in [0, MAX_ROWS + 1] {
         let error = measure(rows, SEED).expect_err("not so many").to_string();
-        assert_eq!(error, format!("{rows} rows to lock in PostgreSQL; 1 to {MOST_ROWS} are possible"));
+        assert_eq!(error, format!("{rows} rows to lock in PostgreSQL; 1 to {MAX_ROWS} are possible"));
     }
     let table = baseline.to_string();
     assert_eq!(table.lines().count(), 3 + baseline.runs.len(), "{table}");
