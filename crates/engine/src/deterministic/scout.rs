@@ -30,6 +30,9 @@ use super::footprint::{Footprint, Granules, change};
 use crate::exclusive::ScanWriter;
 use crate::registry::Registered;
 
+/// The most accesses of a transaction on reconnaissance. One that makes more is executed in batch order, without a plan:
+/// each access is compared with those before it, and a plan of so many gains nothing.
+const MAX_ACCESSES: usize = 1024;
 /// Bytes of a row that are fetched before it is read.
 const NEAR: usize = 128;
 
@@ -248,7 +251,7 @@ impl Host for ScoutHost<'_> {
             table.prefetch(hash);
             let same = |other: &Seen| (other.table, other.key) == (id, key) && other.operation != Operation::Scan;
             let meets = |other: &Seen| same(other) && (operation.writes() || other.operation.writes());
-            self.sketch.unclear |= self.sketch.seen.iter().any(meets);
+            self.sketch.unclear |= self.sketch.seen.len() >= MAX_ACCESSES || self.sketch.seen.iter().any(meets);
         }
         *cp = self.sketch.seen.len() as u32;
         self.sketch.seen.push(seen);
@@ -334,5 +337,62 @@ impl ScoutHost<'_> {
             unsafe { writer.write(row) }
         });
         writer.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockwork_memory::Pages;
+    use lockwork_procedure::assembly::assemble;
+    use lockwork_procedure::block::Batch;
+    use lockwork_storage::Database;
+
+    use super::*;
+    use crate::conformance::accounts;
+
+    /// Looks for as many rows as it is told, one by one, and adds to the last.
+    const SWEEP: &str = "procedure sweep
+        table accounts
+        param rows: i64
+        scratch key: i64
+            load    r1, [rows]
+            mov     r2, 0
+        again:
+            cmp     r2, r1
+            bge     done
+            store   r2, [key]
+            search  c0, accounts, [key]
+            ret     r3, c0, skip
+        skip:
+            add     r2, r2, 1
+            cmp     r2, 5000
+            bl      again
+        done:
+            store   r2, [key]
+            update  c1, accounts, [key]
+            ret     r4, c1, none
+            storer  r2, r4[accounts.balance]
+        none:
+            commit";
+
+    #[test]
+    fn a_transaction_of_very_many_accesses_is_not_explored_to_its_end() {
+        let mut database = Database::new(Pages::Plain);
+        database.create_table(accounts(false), 16).unwrap();
+        let tables = [accounts(false)];
+        let registered = Registered::of(assemble(SWEEP, tables.as_slice()).unwrap().procedure, &database).unwrap();
+        let mut batch = Batch::new(registered.block_bytes as u32, 3).unwrap();
+        for rows in [20_i64, 5000, 3000] {
+            batch.push(0).unwrap().bytes()[32..40].copy_from_slice(&rows.to_le_bytes());
+        }
+        let calls: Vec<_> = (0..3).map(|at| (&registered, batch.block(at).bytes().as_ptr())).collect();
+        let mut scout = Scout::default();
+        // SAFETY: they are blocks of the procedure, and nothing else runs.
+        unsafe { scout.explore(&calls, 16) };
+        let made = |at: usize| (scout.sketches[at].unclear, scout.sketches[at].seen.len());
+        assert!(!made(0).0 && made(0).1 <= 21, "{:?}", made(0));
+        for at in [1, 2] {
+            assert_eq!(made(at), (true, MAX_ACCESSES + 1));
+        }
     }
 }
