@@ -95,6 +95,21 @@ impl Prepared {
         answers.zip(&self.columns).map(one).collect()
     }
 
+    /// Bytes of memory that it takes, about.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let procedure = &self.compiled.procedure;
+        let fields =
+            procedure.parameters.len() + procedure.results.len() + self.parameters().len() + self.columns.len();
+        let code = size_of_val(&procedure.code[..]) + self.compiled.lines.len() * size_of::<u32>();
+        size_of::<Self>()
+            + size_of::<Compiled>()
+            + code
+            + fields * FIELD_BYTES
+            + self.text.len()
+            + self.longer.iter().map(Self::memory_bytes).sum::<usize>()
+    }
+
     /// Bytes of the block of a call.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
@@ -330,6 +345,8 @@ impl Lockwork {
     }
 }
 
+/// What the description of a parameter or result takes, with its name, in [`Prepared::memory_bytes`].
+const FIELD_BYTES: usize = 192;
 /// The result of a single statement that counts its rows.
 const ROWS: &str = "rows";
 

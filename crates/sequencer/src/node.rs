@@ -73,6 +73,7 @@ impl Sequencer {
             dedup,
             next,
             node: Some(node),
+            uncovered: std::time::Duration::ZERO,
         });
         shared.definitions.store(order.definitions.added().len(), Ordering::Release);
         let start = threads.now();

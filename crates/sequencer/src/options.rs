@@ -64,6 +64,9 @@ pub struct Options {
     /// Bytes of log after which a checkpoint is taken, or twice the bytes of the last checkpoint if that is more, so
     /// that checkpoints write at most half as much as the log. Zero takes none but those that are asked for.
     pub checkpoint_bytes: u64,
+    /// Time of the engine after which a checkpoint is taken, or eight times what the last checkpoint took if that is
+    /// more: about as long as recovery takes at most. Means nothing if [`Self::checkpoint_bytes`] is zero.
+    pub checkpoint_time: Duration,
     /// For how long at a time a checkpoint stops the calls. Calls of procedures whose accesses depend on the database
     /// stop once for the rest of the copy.
     pub checkpoint_slice: Duration,
@@ -88,6 +91,7 @@ impl Default for Options {
             group_wait: Duration::ZERO,
             segment_bytes: 64 << 20,
             checkpoint_bytes: 256 << 20,
+            checkpoint_time: Duration::from_secs(30),
             checkpoint_slice: Duration::from_millis(10),
             request_window: Duration::from_secs(600),
             request_memory: 256 << 20,

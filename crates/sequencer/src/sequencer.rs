@@ -137,6 +137,7 @@ impl Sequencer {
             dedup: recovered.dedup,
             next,
             node: None,
+            uncovered: report.engine_took,
         });
         threads.push(system.start("lockwork-order", move || order.run(&taken))?);
         Ok((Self { handle: Some(Handle { requests, shared }), threads, _lock: lock }, report))

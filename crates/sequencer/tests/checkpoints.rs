@@ -137,6 +137,26 @@ fn checkpoints_come_by_themselves_and_the_log_stays_short() {
     assert_eq!(open(&disk, small, EngineKind::SERIAL).digest().unwrap(), digest);
 }
 
+#[test]
+fn checkpoints_come_by_themselves_when_calls_take_long_and_the_log_is_short() {
+    let disk = SimulatedDisk::new(9);
+    let quick = Options { checkpoint_bytes: 1 << 30, checkpoint_time: Duration::from_nanos(1), ..options() };
+    let sequencer = open(&disk, quick, EngineKind::DETERMINISTIC);
+    furnish(&sequencer).unwrap();
+    let mut random = Random(9);
+    let call = |random: &mut Random| drop(sequencer.call_batch(batch(&random.calls(40))).unwrap());
+    while sequencer.statistics().checkpoints < 2 {
+        call(&mut random);
+    }
+    drop(sequencer);
+    // With the usual time none comes for a few calls, and recovery counts as their time.
+    let sequencer = open(&disk, Options { checkpoint_bytes: 1 << 30, ..options() }, EngineKind::DETERMINISTIC);
+    for _ in 0..20 {
+        sequencer.call_batch(batch(&random.calls(40))).unwrap();
+    }
+    assert_eq!(sequencer.statistics().checkpoints, 0);
+}
+
 /// A disk that notes which directories are synced, and what is removed.
 struct Noting(SimulatedDisk, Mutex<Vec<(&'static str, PathBuf)>>);
 

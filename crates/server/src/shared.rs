@@ -140,6 +140,11 @@ impl Plan {
         self.prepared.is_none() && self.verb != Verb::Explain
     }
 
+    /// Bytes of memory that it takes, about.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.text.len() + self.prepared.as_ref().map_or(0, Prepared::memory_bytes)
+    }
+
     /// Whether it may write rows.
     pub(crate) fn writes(&self) -> bool {
         self.prepared.as_ref().is_some_and(Prepared::writes)

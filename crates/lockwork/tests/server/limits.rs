@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::BANK;
 use crate::busy::{ticks, until_busy};
-use crate::client::{Client, message};
+use crate::client::{Client, bind, execute, message};
 use crate::server::Server;
 
 /// A query of the catalog that would take minutes: each byte of a long text makes a new state of the expression.
@@ -121,5 +121,29 @@ fn answers_that_nobody_reads_have_a_bound() {
     assert_eq!(client.query("SELECT count(*) FROM t").unwrap(), "1000\nSELECT 1");
     let peak = peak(&server);
     assert!(peak < 900, "{peak} MiB");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn statements_that_wait_for_their_sync_have_a_bound() {
+    let server = Server::start(&["--init", BANK]);
+    let text = |number: u32| format!("SELECT balance FROM accounts WHERE id = {}", number % 2 + 1);
+    let one = |number| {
+        let parse = message(b'P', &[b"\0", text(number).as_bytes(), b"\0\0\0"].concat());
+        [parse, bind(&[]), execute(0)].concat()
+    };
+    let pipeline: Vec<u8> = (0..12_000).flat_map(one).collect();
+    let mut clients: Vec<Client> = (0..12).map(|_| Client::of(&server)).collect();
+    std::thread::scope(|scope| {
+        for client in &mut clients {
+            let pipeline = &pipeline;
+            scope.spawn(move || client.0.get_mut().write_all(pipeline).unwrap());
+        }
+    });
+    // They run when their memory is full, and so many are too much for a transaction that does not run at once.
+    let answers = clients.iter_mut().map(|client| client.ask(&message(b'S', b"")).unwrap());
+    assert!(answers.map(|answer| answer.contains("ERROR 54000")).filter(|is_refused| *is_refused).count() >= 4);
+    assert!(peak(&server) < 500, "{} MiB", peak(&server));
+    assert_eq!(Client::of(&server).query("SELECT balance FROM accounts WHERE id = 1").unwrap(), "1000.00\nSELECT 1");
     assert_eq!(server.end(), Some(0));
 }

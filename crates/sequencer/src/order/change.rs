@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockwork_engine::EngineError;
 use lockwork_procedure::block::Batch;
@@ -128,7 +128,9 @@ impl Order {
         let grown = self.shared.since_checkpoint.load(Ordering::Relaxed);
         let enough = self.options.checkpoint_bytes.max(2 * self.shared.statistics_checkpoint_bytes());
         // Those of the leader are enough for all.
-        let due = self.options.checkpoint_bytes > 0 && grown >= enough && !self.follows();
+        let long = self.options.checkpoint_time.max(8 * self.work.checkpoint_took);
+        let is_much = grown >= enough || (grown > 0 && self.work.uncovered >= long);
+        let due = self.options.checkpoint_bytes > 0 && is_much && !self.follows();
         if (due || !self.work.wanted.is_empty()) && self.shared.trouble().is_none() {
             self.begin_checkpoint();
         } else if let Some(error) = self.shared.trouble() {
@@ -152,6 +154,7 @@ impl Order {
         self.digest_before_checkpoint();
         let start = self.shared.threads.now();
         self.shared.since_checkpoint.store(0, Ordering::Relaxed);
+        self.work.uncovered = Duration::ZERO;
         let (pieces, taken) = sync_channel(PIECES);
         let task = Task {
             io: self.io.clone(),
@@ -189,7 +192,7 @@ impl Order {
         }
         let requests = self.dedup.encode(ROWS_BYTES);
         self.work.checkpointing =
-            Some(Checkpointing { snapshot: Some(Snapshot::new(pieces, threads)), requests, thread });
+            Some(Checkpointing { begun: start, snapshot: Some(Snapshot::new(pieces, threads)), requests, thread });
         let on_device = self.engine.runs_on_device();
         self.copy(if on_device { None } else { Some(start + self.options.checkpoint_slice) });
         self.count_pause(start);
@@ -279,6 +282,7 @@ impl Order {
         if let Some(checkpointing) = self.work.checkpointing.take() {
             drop(checkpointing.snapshot);
             checkpointing.thread.join();
+            self.work.checkpoint_took = self.shared.threads.now() - checkpointing.begun;
         }
     }
 }

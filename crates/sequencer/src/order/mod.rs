@@ -33,7 +33,7 @@ pub(crate) use together::{Look, LookReply, StepsReply};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, SerialOrder};
@@ -181,6 +181,7 @@ struct InFlight {
 
 /// A checkpoint under way.
 struct Checkpointing {
+    begun: Instant,
     snapshot: Option<Snapshot>,
     /// Encoded outcomes of request ids as of the moment, and how many, in pieces.
     requests: Vec<(Vec<u8>, u64)>,
@@ -236,6 +237,10 @@ struct Work {
     /// Request ids of calls that the engine has.
     running: HashSet<RequestId>,
     checkpointing: Option<Checkpointing>,
+    /// For how long the engine has run what a checkpoint does not cover.
+    uncovered: Duration,
+    /// How long the last checkpoint took.
+    checkpoint_took: Duration,
     /// Who waits for a checkpoint that has not begun.
     wanted: Vec<Reply<CheckpointReport>>,
     /// A request that was taken while calls were gathered.
@@ -261,6 +266,8 @@ pub(crate) struct Parts {
     pub(crate) dedup: DedupTable,
     pub(crate) next: u64,
     pub(crate) node: Option<Node>,
+    /// For how long the engine has run what the newest checkpoint does not cover.
+    pub(crate) uncovered: Duration,
 }
 
 impl Order {
@@ -283,7 +290,7 @@ impl Order {
             dedup: parts.dedup,
             next: parts.next,
             node: parts.node,
-            work: Work::default(),
+            work: Work { uncovered: parts.uncovered, ..Work::default() },
         }
     }
 

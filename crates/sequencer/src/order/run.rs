@@ -1,5 +1,7 @@
 //! Batches: space for them is reserved, they run, and what ran is written in its serial order.
 
+use std::time::Duration;
+
 use lockwork_engine::EngineError;
 use lockwork_engine::replay::serial_order;
 use lockwork_procedure::block::{Batch, Block, HEADER_BYTES, Status};
@@ -229,7 +231,12 @@ impl Order {
     pub(super) fn complete_one(&mut self) {
         let Some(in_flight) = self.work.in_flight.pop_front() else { return };
         match self.engine.complete() {
-            Ok(Some(completed)) => self.finish(in_flight, completed.batch),
+            Ok(Some(completed)) => {
+                if in_flight.needed {
+                    self.work.uncovered += Duration::from_nanos(completed.report.total_ns);
+                }
+                self.finish(in_flight, completed.batch);
+            }
             other => {
                 let why = match other {
                     Err(error) => error.to_string(),

@@ -34,11 +34,13 @@ use crate::stored::{Stored, Values};
 use crate::transaction::{self, Open};
 
 /// Bytes of statements that wait for a Sync; more of them run before it comes.
-const MAX_WAITING_BYTES: usize = 64 << 20;
+const MAX_WAITING_BYTES: usize = 256 << 20;
 /// Bytes of them that take no room from other connections.
 const OWN_BYTES: usize = 64 << 10;
 /// What a statement takes that waits, beside its values.
 const CALL_BYTES: usize = 256;
+/// What an answer takes that waits.
+const ANSWER_BYTES: usize = 96;
 
 /// What waits for the Sync, in the order of the answers.
 #[derive(Default)]
@@ -115,6 +117,7 @@ impl Session {
         if pipeline.items.is_empty() {
             return Ok(client.feed(message).await?);
         }
+        pipeline.bytes += ANSWER_BYTES;
         pipeline.items.push(Item::Ready(message));
         Ok(())
     }
@@ -150,7 +153,10 @@ impl Session {
         let is_full = {
             let mut pipeline = self.pipeline.lock().await;
             let block = plan.prepared.as_ref().map_or(0, Prepared::block_bytes);
-            pipeline.bytes += CALL_BYTES + block + values.iter().map(bytes_of).sum::<usize>();
+            let last = pipeline.items.iter().rev().find_map(Item::call);
+            // One that was prepared once is there once.
+            let of_plan = if last.is_some_and(|last| Arc::ptr_eq(&last.plan, plan)) { 0 } else { plan.memory_bytes() };
+            pipeline.bytes += CALL_BYTES + block + of_plan + values.iter().map(bytes_of).sum::<usize>();
             let call = Call { plan: plan.clone(), values, format: format.clone(), begun: Instant::now() };
             pipeline.items.push(Item::Call(call));
             !pipeline.has_room(&self.database.waiting)
