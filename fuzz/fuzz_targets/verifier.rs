@@ -149,7 +149,7 @@ fn check(procedure: &Procedure, batch: &Batch, prepare: &dyn Fn(Box<dyn Engine>)
     valid::check_bounds(prepare, batch);
     let graph = Options { threads: 1, plan: ConflictPlan::Graph, ..Options::default() };
     for &kind in EngineKind::CPU.iter().filter(|&&kind| kind != EngineKind::SERIAL) {
-        let make = |kind| prepare(create(kind, graph).expect("possible options"));
+        let make = |kind| prepare(create(kind, graph.clone()).expect("possible options"));
         let (mut oracle, mut engine) = (make(EngineKind::SERIAL), make(kind));
         let mut calls = Batch::new(batch.stride() as u32, CALLS).expect("a few blocks");
         for block in batch.blocks() {

@@ -2,7 +2,7 @@
 //!
 //! | module | idea |
 //! |---|---|
-//! | [`engines`] | every engine there is, by kind |
+//! | `cache` | compiled statements: a bounded cache of procedures that nobody has named |
 //! | `calls` | calls by name: arguments into blocks, answers out of them |
 //! | `columns` | many calls of one procedure: columns of values in, columns of results out |
 //! | `value` | values as a program has them, and as they lie in blocks and rows |
