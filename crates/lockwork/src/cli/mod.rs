@@ -157,34 +157,33 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What works on this machine, and how to enable the rest
+    /// Check what works on this machine, and how to enable the rest
     Doctor,
-    /// Every engine at work on one input, checked and compared, in half a minute
+    /// Run every engine on one input, and check and compare the results, in half a minute
     Demo(demo::Arguments),
-    /// Measure: ycsb-a to ycsb-f, ycsb (with -P), transfer, smallbank, tatp, tpcc, tpcc-np, locks, lock-service,
-    /// lock-peers, lock-tatp, lock-tpcc, near-data, durability, memory, copy, opencl, bionicdb, fpga, engines
+    /// Measure engines on workloads, lock managers, durability, clusters, devices: `lockwork help bench` lists them
     Bench(Box<bench::Arguments>),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
-    /// Statements on a database in a folder or at a server: typed, from a pipe, or given
+    /// Run SQL statements on a database in a folder or at a server
     Sql(sql::Arguments),
-    /// A database for PostgreSQL's clients, in memory or in a folder
+    /// Serve a database in memory or in a folder to PostgreSQL's clients
     Serve(Box<serve::Arguments>),
-    /// Who may connect to a server: adds a user to a file, changes one, or removes one
+    /// Add, change, remove or list the users of a server
     User(user::Arguments),
-    /// Make a request id, for a CALL that is repeated until it is answered: CALL transfer(1, 2, 5) REQUEST '..'
+    /// Print a request id for CALL .. REQUEST, which runs once however often it is repeated
     RequestId,
-    /// What is in the files of a database, and whether all of it is whole
+    /// Show and verify the files of a database
     #[command(subcommand)]
     Inspect(inspect::Command),
-    /// The daemon of the lock service
+    /// Run the daemon of the lock service
     Lockd(lockd::Arguments),
-    /// Run a command under a lock
+    /// Run a command while holding a lock
     Lock(lock::Arguments),
-    /// Nodes that share a database, on this machine
+    /// Run and check nodes that replicate a database
     #[command(subcommand)]
     Cluster(Cluster),
-    /// About the locks of the lock service
+    /// Show and manage locks of the lock service
     #[command(subcommand)]
     Locks(Locks),
     /// The other side of `bench near-data`
@@ -197,41 +196,41 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<std::ffi::OsString>,
     },
-    /// Lock tables that the processes of this host share: create, status, bench, remove
+    /// Create, show, measure or remove lock tables in shared memory
     #[command(subcommand)]
     SharedLocks(shared_locks::Command),
-    /// Run a protocol under every fault, in simulated time
+    /// Simulate a protocol under faults, in simulated time, by seed
     #[command(subcommand)]
     Sim(Sim),
 }
 
 #[derive(Debug, Subcommand)]
 enum Cluster {
-    /// Starts NATS servers and nodes on this machine, and keeps them running until it is interrupted
+    /// Start NATS servers and nodes on this machine, and keep them running until it is interrupted
     Up(up::Arguments),
-    /// Looks whether every NATS server has everything, each for itself
+    /// Check that every NATS server has all records
     Check(check::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
 enum Sim {
-    /// The lock service: decider, registry, agents and clients, checked at every step
+    /// Simulate the lock service: decider, registry, agents and clients, checked at every step
     Locks(sim::Arguments),
-    /// A cluster: nodes, the servers of their log and clients, checked at every message, answer and read
+    /// Simulate a cluster: nodes, NATS servers and clients, checked at every message, answer and read
     Cluster(sim_cluster::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
 enum Locks {
-    /// Locks with most waiters, and how fast things go
+    /// Show the locks with most waiters, and rates
     Top(show::Top),
-    /// Who holds a lock, and who waits for it
+    /// Show who holds a lock, and who waits for it
     Show(show::Show),
     /// Keep locks beyond those that the service's decider has words for, as one of several processes
     Manage(manage::Arguments),
-    /// Which of several lockds decides on how many locks; and give them their parts
+    /// Show which of several lockds decides on how many locks, or move locks between them
     Racks(spread::Arguments),
-    /// How many locks of 18 bits a programmable switch holds
+    /// Compute how many locks of 18 bits a programmable switch holds
     Capacity(capacity::Arguments),
 }
 
