@@ -272,7 +272,7 @@ fn a_text_of_many_statements_takes_as_long_as_it_is() {
             found.last()
         );
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     // Procedures go on behind semicolons.
     let body = "BEGIN INSERT INTO t VALUES (n); INSERT INTO t VALUES (n - 1000); END";
     let text = format!("CREATE PROCEDURE a(n BIGINT) AS {body}; CALL a(-1); create procedure b(n BIGINT) AS {body};");
