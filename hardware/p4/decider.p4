@@ -210,7 +210,7 @@ control Decide(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         bool needs_mode = hdr.lock.kind == ACQUIRE || hdr.lock.kind == MOVE || hdr.lock.kind == ENROL;
         bool known = hdr.lock.kind <= PROBE || (hdr.lock.kind >= FIRST_CONTROL && hdr.lock.kind <= LAST_CONTROL);
         if (standard.parser_error != error.NoError || !hdr.lock.isValid() ||
-            payload_bytes[2:0] != 0 || payload_bytes > MOST_BYTES - HEADER ||
+            payload_bytes[2:0] != 0 || payload_bytes > MAX_BYTES - HEADER ||
             hdr.udp.bytes != UDP_BYTES + HEADER + payload_bytes || hdr.ipv4.bytes != IPV4_BYTES + hdr.udp.bytes ||
             standard.packet_length < ETHERNET_BYTES + (bit<32>) hdr.ipv4.bytes ||
             hdr.lock.magic != MAGIC || hdr.lock.version != VERSION || hdr.lock.tag != 0 ||
