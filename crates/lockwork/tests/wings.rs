@@ -18,15 +18,18 @@ const WINGS: &[(&str, &[&str], &[&str])] = &[
 
 /// Dependencies that are there and should not be. The list may only become shorter.
 const EXCEPTIONS: &[(&str, &str)] = &[
+    // Test code behind a feature.
+    ("etcd", "skip"),
+    // The benchmark of the lock service.
+    ("locknet", "skip"),
+    ("locknet", "workload"),
+    // Test code behind a feature.
+    ("nats", "skip"),
     // Smart storage and the host share the lock table of shared memory.
     ("neardata", "sharedlocks"),
     // `network-two-phase` takes its locks from the lock service.
     ("netengine", "locknet"),
-    // The benchmark of the lock service, and test code behind features.
-    ("etcd", "skip"),
-    ("locknet", "skip"),
-    ("locknet", "workload"),
-    ("nats", "skip"),
+    // It says why a test was skipped.
     ("verilated", "skip"),
 ];
 

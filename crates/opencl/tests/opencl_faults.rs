@@ -135,5 +135,5 @@ fn devices_are_found_by_number_and_by_name() {
     let mut settings = Settings::default();
     settings.set("device", "999");
     let options = Options { settings, ..Options::default() };
-    assert!(create(KINDS[0], options).err().unwrap().to_string().contains("no OpenCL device 999"));
+    assert!(create(KINDS[0], options).err().unwrap().to_string().contains("no OpenCL device is '999'; there are 0 ("));
 }
