@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lockwork_procedure::assembly::encode;
-use lockwork_procedure::block::{Block, HEADER_BYTES};
+use lockwork_procedure::block::{Block, BlockMut, HEADER_BYTES};
 use lockwork_procedure::program::{Procedure, STATEMENT};
 use siphasher::sip::SipHasher13;
 
@@ -50,13 +50,15 @@ impl Current {
         self.by_id.get(id as usize).map_or(0, |known| known.number) == version
     }
 
-    fn count(&self, (id, _): (u32, u64)) {
-        let Some(known) = self.by_id.get(id as usize) else { return };
+    /// Counts a call, and returns whether its version may be called.
+    fn admits(&self, (id, version): (u32, u64)) -> bool {
+        let Some(known) = self.by_id.get(id as usize) else { return version == 0 };
         // Many calls write it no more, so that callers do not take the line from each other.
         let count = known.count.load(Ordering::Relaxed);
         if count < MAX_COUNT {
             known.count.store(count + 1, Ordering::Relaxed);
         }
+        known.number == version
     }
 }
 
@@ -79,11 +81,20 @@ impl Versions {
         mut calls: impl Iterator<Item = (u32, u64)>,
     ) -> Result<RwLockReadGuard<'_, Current>, Error> {
         let current = self.read();
-        let admitted = calls.all(|call| {
-            current.count(call);
-            current.has(call)
-        });
-        if admitted { Ok(current) } else { Err(Error::Outdated) }
+        if calls.all(|call| current.admits(call)) { Ok(current) } else { Err(Error::Outdated) }
+    }
+
+    /// Admits the call in a block, and takes the version out of it, which is not for engines.
+    ///
+    /// # Errors
+    /// [`Error::Outdated`].
+    pub(crate) fn admit_block(&self, block: &mut [u8]) -> Result<RwLockReadGuard<'_, Current>, Error> {
+        let call = named(block);
+        let admitted = self.admit(call.into_iter())?;
+        if call.is_some() {
+            BlockMut::new(block).set_version(0);
+        }
+        Ok(admitted)
     }
 
     /// Whether a call of this version would be admitted.
@@ -178,8 +189,7 @@ impl Statements {
     /// The id and version of a statement with this code.
     pub(crate) fn find(&self, digest: u64) -> Option<(u32, u64)> {
         let id = *self.by_digest.get(&digest)?;
-        let version = self.versions.of(id);
-        self.versions.is_current((id, version)).then_some((id, version))
+        Some((id, self.versions.of(id)))
     }
 
     /// Where the next statement of a user goes.
@@ -205,10 +215,18 @@ impl Statements {
         }
     }
 
-    /// Learns of the procedure of a statement that a user has brought in, and gives its version.
-    pub(crate) fn add(&mut self, id: u32, procedure: &Procedure, user: &str) -> u64 {
-        let kept = Kept { id, digest: digest(procedure), user: user.into() };
-        let digest = kept.digest;
+    /// Notes who has brought in the statement with this id, and returns its version.
+    pub(crate) fn brought_in(&mut self, id: u32, user: &str) -> u64 {
+        if let Some(&place) = self.places.get(&id) {
+            self.kept[place].user = user.into();
+        }
+        self.versions.of(id)
+    }
+
+    /// Learns of the procedure of a statement.
+    pub(crate) fn add(&mut self, id: u32, procedure: &Procedure) {
+        let digest = digest(procedure);
+        let kept = Kept { id, digest, user: "".into() };
         match self.places.get(&id) {
             Some(&place) => {
                 let old = std::mem::replace(&mut self.kept[place], kept);
@@ -222,7 +240,7 @@ impl Statements {
             }
         }
         self.by_digest.insert(digest, id);
-        self.versions.renew(id)
+        self.versions.renew(id);
     }
 }
 
@@ -245,7 +263,8 @@ mod tests {
                 Place::New => statements.len() as u32,
                 Place::Of(id) => id,
             };
-            statements.add(id, &code(digest), user);
+            statements.add(id, &code(digest));
+            statements.brought_in(id, user);
             id
         };
         digests.map(one).collect()

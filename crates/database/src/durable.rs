@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
-use lockwork_procedure::block::{Batch, BlockMut};
+use lockwork_procedure::block::Batch;
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ROW_HEADER_BYTES, TableSchema};
 use lockwork_sequencer::{self as sequencer, GatheredTables, Handle, Refused, RequestId};
@@ -120,10 +120,7 @@ impl Caller {
         mut block: Vec<u8>,
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let _admitted = self.versions.admit(named(&block).into_iter())?;
-        if !block.is_empty() {
-            BlockMut::new(&mut block).set_version(0);
-        }
+        let _admitted = self.versions.admit_block(&mut block)?;
         Ok(self.handle.call_then(block, move |outcome| then(outcome.map_err(Error::from)))?)
     }
 

@@ -345,7 +345,7 @@ impl Lockwork {
         for (id, registered) in (procedures as u32..).zip(new_procedures) {
             let procedure = registered.verified.procedure();
             if procedure.name.starts_with(STATEMENT) {
-                self.sql.statements.add(id, procedure, "");
+                self.sql.statements.add(id, procedure);
             }
             known.add(registered);
         }

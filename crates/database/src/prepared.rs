@@ -302,7 +302,7 @@ impl Lockwork {
                     Place::New => drop(self.register_compiled(&compiled.procedure, "")?),
                     Place::Of(id) => self.replace_statement(id, &compiled.procedure)?,
                 }
-                (id, self.sql.statements.add(id, &compiled.procedure, user))
+                (id, self.sql.statements.brought_in(id, user))
             }
         };
         compiled.procedure.name = cache::name(id);
@@ -337,7 +337,7 @@ impl Lockwork {
         for (id, registered) in there {
             let mut procedures = durable::write(&self.procedures);
             if !Arc::ptr_eq(&procedures.all()[id as usize], &registered) {
-                self.sql.statements.add(id, registered.verified.procedure(), "");
+                self.sql.statements.add(id, registered.verified.procedure());
                 procedures.replace(id, registered);
             }
         }

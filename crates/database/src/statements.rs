@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble};
-use lockwork_procedure::block::{Batch, Block, BlockMut};
+use lockwork_procedure::block::{Batch, Block};
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
@@ -19,7 +19,7 @@ use lockwork_sql::{
     statements,
 };
 
-use crate::cache::{Statements, named};
+use crate::cache::Statements;
 use crate::prepared::{Prepared, block_of, results};
 use crate::{Caller, EXPECTED_ROWS, Error, Lockwork, Store, durable};
 
@@ -177,8 +177,7 @@ impl Lockwork {
         let scaled = self.scaled(prepared, values)?;
         let prepared = scaled.as_ref().unwrap_or(prepared);
         let Some(mut block) = prepared.block(values)? else { return Ok(prepared.nothing()) };
-        drop(self.sql.statements.versions.admit(named(&block).into_iter())?);
-        BlockMut::new(&mut block).set_version(0);
+        drop(self.sql.statements.versions.admit_block(&mut block)?);
         let block = self.run_block(block)?;
         prepared.answer(&block)
     }

@@ -218,6 +218,11 @@ fn statements_of_many_shapes_take_the_place_of_those_that_are_not_called() {
     };
     let calls = (shapes / 100).to_string();
     is_whole(&mut database, &calls);
+    // What is no block is refused, and no thread panics of it.
+    for bytes in [0, 7] {
+        let refused = caller.run_then(vec![0; bytes], |_| ()).unwrap_err().to_string();
+        assert!(refused.contains("bytes are possible"), "{refused}");
+    }
     // There is room for procedures.
     database.sql(&BANK[..BANK.find("INSERT").unwrap()]).unwrap();
     assert_eq!(database.read(|engine| (0..).map_while(|id| engine.procedure(id)).count()).unwrap(), MAX_STATEMENTS + 1);
