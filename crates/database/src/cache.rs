@@ -199,8 +199,8 @@ impl Statements {
         if !is_over && self.kept.len() < MAX_STATEMENTS {
             return Place::New;
         }
-        // The clock algorithm with counts: what was called once gives way to what is called often. Calls may go on
-        // meanwhile: then any will do.
+        // The clock algorithm with counts evicts what was called once before what is called often. Callers may raise
+        // counts during the search, so it ends after a bounded number of rounds.
         let mut passed_over = 0;
         loop {
             self.hand = (self.hand + 1) % self.kept.len();

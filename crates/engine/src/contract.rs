@@ -414,7 +414,7 @@ impl EngineKind {
         self.0.on_device
     }
 
-    /// Its own settings: names, and what they mean.
+    /// Returns the names of the engine's own settings, with their meaning.
     #[must_use]
     pub const fn settings(self) -> &'static [(&'static str, &'static str)] {
         self.0.settings

@@ -11,7 +11,7 @@
 //! Each has `time` (UTC), `user` and, but for `ended`, `address`. The file is read by its owner only. At 64 MiB it is
 //! renamed to `FILE.1`, in the place of the one before; one that something else has renamed or removed is begun anew.
 //!
-//! Statements that their users lack the right for are written ten times a second at most, so that nobody fills the
+//! The log keeps at most ten statements a second that were denied (42501), so that no user can fill the
 //! file. The next one then has `omitted`, the number of those that are missing.
 //!
 //! The log never delays a client: when a write fails, the server warns once and goes on.

@@ -11,7 +11,7 @@ use crate::users::UsersError;
 /// What a user may do. Each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// Logging in, asking the catalog, and what was granted.
+    /// Log in, query the catalog, and use grants.
     Nothing,
     /// CALL.
     Call,

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use crate::conformance::accounts;
 
-    /// Looks for as many rows as it is told, one by one, and adds to the last.
+    /// Searches `rows` rows, one after the other, and updates the next one.
     const SWEEP: &str = "procedure sweep
         table accounts
         param rows: i64

@@ -12,7 +12,7 @@ use super::{Failure, Outcome, print, prompt};
 pub(super) struct Arguments {
     /// The file of users, made if it is not there; `lockwork serve --users` reads it at each login
     file: PathBuf,
-    /// The user; without one, all users are listed with their rights and what they were granted
+    /// The user; without one, list all users with their rights and grants
     name: Option<String>,
     /// What the user may do: none, only what GRANT allows; call, CALL of all procedures; write, also SELECT, INSERT,
     /// UPDATE, DELETE and COPY of all tables; define, also CREATE, GRANT and REVOKE

@@ -15,7 +15,7 @@ use crate::lite;
 use crate::rights::Right;
 use crate::texts::text as word;
 
-/// What a client may do: its right, and what it was granted.
+/// The privileges of a client: its right and its grants.
 #[derive(Clone, Debug)]
 pub(super) struct Privileges {
     pub(super) right: Right,

@@ -140,7 +140,7 @@ impl Session {
         self.identity.get().filter(|identity| identity.is_authenticated).map(|identity| identity.user.as_str())
     }
 
-    /// Who it is; empty where nobody logs in.
+    /// Returns the name of the user; empty at a server without users.
     fn user(&self) -> &str {
         self.owner().unwrap_or_default()
     }
