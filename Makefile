@@ -13,7 +13,7 @@ PROFILE ?= quick
 serve:
 	$(SETUP) build
 	$(CARGO) build --profile $(PROFILE) --bin lockwork
-	$(CARGO) run --profile $(PROFILE) -q --bin lockwork -- serve --init crates/lockwork/examples/bank.sql --http 127.0.0.1:9433
+	$(CARGO) run --profile $(PROFILE) -q --bin lockwork -- serve --init examples/bank.sql --http 127.0.0.1:9433
 
 demo:
 	$(SETUP) build
@@ -64,8 +64,8 @@ cluster:
 soak:
 	./scripts/python-tests
 	LOCKWORK_KILLS=500 $(CARGO) test --profile verify -p lockwork-sequencer --test kill -- --nocapture
-	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork --test server soak -- --nocapture
-	CLUSTER_SECONDS=$(or $(CLUSTER_SECONDS),3600) $(CARGO) test --profile verify -p lockwork --test cluster random -- --nocapture
+	SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(CARGO) test --profile verify -p lockwork-command --test server soak -- --nocapture
+	CLUSTER_SECONDS=$(or $(CLUSTER_SECONDS),3600) $(CARGO) test --profile verify -p lockwork-command --test cluster random -- --nocapture
 
 fmt:
 	$(CARGO) fmt --all --check

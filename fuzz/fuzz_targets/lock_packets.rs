@@ -3,11 +3,11 @@
 //! profiles do the same. Answers are packets again.
 #![no_main]
 
-use lockwork_lockservice::decider::TOKEN_STEP;
-use lockwork_lockservice::packet::{GRANTED, HEADER, Key, Kind, Packet, body, datagram, parse, waiters_of_body};
-use lockwork_lockservice::table::{Place, rule};
-use lockwork_lockservice::vectors::{Model, Setup, VectorDecider};
-use lockwork_lockservice::word::{Machine, Profile, Word};
+use lockwork_lock_protocol::decider::TOKEN_STEP;
+use lockwork_lock_protocol::packet::{GRANTED, HEADER, Key, Kind, Packet, body, datagram, parse, waiters_of_body};
+use lockwork_lock_protocol::table::{Place, rule};
+use lockwork_lock_protocol::vectors::{Model, Setup, VectorDecider};
+use lockwork_lock_protocol::word::{Machine, Profile, Word};
 
 const LOCKS: u64 = 3;
 const MACHINES: u16 = 3;

@@ -3,9 +3,10 @@
  * The file is put in front of the code that is generated for tables and procedures, and is plain OpenCL C 1.2: no
  * recursion, no pointers to functions, 32-bit atomics only.
  *
- * All tables lie in one buffer, the heap, and a row's handle is its offset there in bytes (0: no row). See
- * crates/opencl/src/heap.rs for what lies where. Everything begins at a multiple of 64 bytes: memory controllers of
- * FPGAs and GPUs move whole lines, and an access that straddles two costs two (HOBBES, section 3.3.1, alignment).
+ * All tables lie in one buffer, the heap, and a row's handle is its offset there in bytes (0: no row).
+ * crates/accelerators/opencl/src/heap.rs describes the layout. Everything begins at a multiple of 64 bytes: memory
+ * controllers of FPGAs and GPUs move whole lines, and an access that straddles two costs two (HOBBES, section 3.3.1,
+ * alignment).
  */
 
 /* ---- What a tool chain may want to set ---------------------------------------------------------------------------
@@ -96,7 +97,7 @@ struct lw_table {
 #define LW_FAILED 3u
 #define LW_OUTCOME(status, code) ((uint)(status) | (uint)(code) << 16)
 
-/* Abort codes of the system (crates/procedure/src/block.rs, crates/engine/src/exclusive.rs). */
+/* Abort codes of the system (crates/core/procedure/src/block.rs, crates/core/engine/src/exclusive.rs). */
 #define LW_NOT_FOUND 0xFF01u
 #define LW_DUPLICATE_KEY 0xFF02u
 #define LW_OVERFLOW 0xFF03u
@@ -246,7 +247,7 @@ static LW_CALLED void lw_roll_back(lw_address heap, const ulong *undo, uint *top
     }
 }
 
-/* ---- Keys: see crates/procedure/src/key.rs ---- */
+/* ---- Keys: see crates/core/procedure/src/key.rs ---- */
 
 static inline ulong lw_mix(ulong word)
 {

@@ -80,7 +80,7 @@ static LW_CALLED void lw_let_go(lw_address heap, const ulong *held, uint count, 
     }
 }
 
-/* Locks of whole tables: bits 30..32 the mode (crates/locking/src/vocabulary.rs: 1 shared, 2 intent, 3 exclusive),
+/* Locks of whole tables: bits 30..32 the mode (crates/core/locking/src/vocabulary.rs: 1 shared, 2 intent, 3 exclusive),
  * below how many hold it in that mode. */
 #define LW_MODE_SHIFT 30
 #define LW_HOLDERS 0x3FFFFFFFu

@@ -1,6 +1,6 @@
 // The decider of the lock service for programmable switches: P4_16, v1model, lean profile (18 bits a lock).
 //
-// What is decided is in crates/lockservice/src/table.rs; the entries of the table `decision` below are written from it.
+// What is decided is in crates/locks/protocol/src/table.rs; the entries of the table `decision` below are written from it.
 // The stages are those of FissLock's figure 12, with our states: its two 1-bit arrays are the two bits of the state
 // here, and the machine and the incarnation are compared in every mode. See README.md for what was checked and what was
 // not.

@@ -1,4 +1,4 @@
-/* The decider: crates/lockservice/src/{packet,decider}.rs for frames, word for word, with the rows of table.h.
+/* The decider: crates/locks/protocol/src/{packet,decider}.rs for frames, word for word, with the rows of table.h.
  *
  * One rule is of its own. User space has a decider too, the Rust one, over the same words. Whatever cannot be sent
  * from here (a packet that concerns the registry, or a machine that no interface leads to) is left to it *as it came,

@@ -1,6 +1,6 @@
 /* What the programs share with user space: settings, locks, machines, arrivals, interfaces and counters.
  *
- * crates/locknet/src/kernel/layout.rs has the same layouts in Rust. Numbers of the network (addresses, ports) are
+ * crates/locks/service/src/kernel/layout.rs has the same layouts in Rust. Numbers of the network (addresses, ports) are
  * kept as they stand in frames, so nothing is converted on the way. */
 #pragma once
 

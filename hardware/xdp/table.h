@@ -1,4 +1,4 @@
-/* Written from crates/lockservice/src/{packet,table}.rs by export/c.rs; a test compares. Do not edit. */
+/* Written from crates/locks/protocol/src/{packet,table}.rs by export/c.rs; a test compares. Do not edit. */
 #pragma once
 
 /* Packets. */

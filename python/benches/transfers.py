@@ -21,7 +21,7 @@ import numpy
 
 import lockwork
 
-BANK = (Path(__file__).resolve().parents[2] / "crates/lockwork/examples/bank.sql").read_text()
+BANK = (Path(__file__).resolve().parents[2] / "examples/bank.sql").read_text()
 LOAD = """CREATE PROCEDURE load(id BIGINT, n DECIMAL(12, 2)) AS BEGIN INSERT INTO accounts VALUES (id, n); END;"""
 
 

@@ -4,8 +4,8 @@
 //! numbers: `("i", bytes)` integers, `("b", bytes)` truth values, `("t", bytes)` microseconds since 1970,
 //! `("f", bytes)` floats, `("d", bytes, scale)` decimals times ten to the scale.
 
-use lockwork_database::Column;
-use lockwork_database::sql::Value;
+use lockwork::Column;
+use lockwork::sql::Value;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use lockwork::RequestId;
+use lockwork::sequencer::HOW_TO_MAKE;
 use lockwork_client::Address;
-use lockwork_database::RequestId;
-use lockwork_database::sequencer::HOW_TO_MAKE;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -282,15 +282,13 @@ impl Connection {
 }
 
 fn request_of(text: &str) -> Result<RequestId, Failure> {
-    text.parse().map_err(|error: lockwork_database::RequestIdError| {
-        Failure::value("22023", error.to_string()).hint(HOW_TO_MAKE)
-    })
+    text.parse().map_err(|error: lockwork::RequestIdError| Failure::value("22023", error.to_string()).hint(HOW_TO_MAKE))
 }
 
 /// Makes a request id of now.
 #[pyfunction]
 pub(crate) fn request_id() -> PyResult<String> {
-    let id = lockwork_database::request_id();
+    let id = lockwork::request_id();
     let failed =
         |error: std::io::Error| Failure::new("Error", "58030", format!("the system has no random bytes: {error}"));
     Ok(id.map_err(failed)?.to_string())

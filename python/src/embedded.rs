@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockwork_database::sql::{Kind, Statement, Value, statements};
-use lockwork_database::{
+use lockwork::sql::{Kind, Statement, Value, statements};
+use lockwork::{
     Caller, Columns, EngineKind, Error, Lockwork, OpenOptions, Options, Prepared, Procedure, RequestId, SqlAnswer,
     sequencer,
 };

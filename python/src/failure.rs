@@ -1,6 +1,6 @@
 //! Errors, as Python gets them: classes of `lockwork._errors`.
 
-use lockwork_database::{Error, sequencer};
+use lockwork::{Error, sequencer};
 use pyo3::prelude::*;
 
 /// An error on its way to Python.

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::TryStreamExt;
+use lockwork::RequestId;
+use lockwork::sql::Value;
 use lockwork_client::{Effect, Host, Limit, SessionState, Timeouts, Unanswered, answered, divide, is_lost};
-use lockwork_database::RequestId;
-use lockwork_database::sql::Value;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;

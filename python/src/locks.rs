@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use lockwork_lock_protocol::packet::Key;
 use lockwork_locking::LockMode;
-use lockwork_locknet::client::{ConnectError, Guard as Held, LockError, LockName, Locks, Options};
-use lockwork_lockservice::packet::Key;
+use lockwork_locks::client::{ConnectError, Guard as Held, LockError, LockName, Locks, Options};
 use pyo3::prelude::*;
 
 use crate::failure::Failure;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockwork::RequestId;
 use lockwork_client::{Address, Connected, Host, Security, connect, connect_next};
-use lockwork_database::RequestId;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};

@@ -1,6 +1,6 @@
 //! Python's values and ours: Decimal, datetime, bytes, bool, int, str, and lists of them.
 
-use lockwork_database::sql::{Field, SqlType, Value};
+use lockwork::sql::{Field, SqlType, Value};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
-use lockwork_database::sql::Value;
+use lockwork::sql::Value;
 use postgres_types::{FromSql, IsNull, ToSql, Type};
 
 use crate::columns::Data;

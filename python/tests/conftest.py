@@ -11,7 +11,7 @@ import pytest
 import lockwork
 
 ROOT = Path(__file__).resolve().parents[2]
-BANK = (ROOT / "crates/lockwork/examples/bank.sql").read_text()
+BANK = (ROOT / "examples/bank.sql").read_text()
 
 
 class Program:

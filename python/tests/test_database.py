@@ -316,7 +316,7 @@ def test_what_is_closed_says_so(bank):
 
 
 def test_a_copy_is_refused_before_it_is_sent(start_server):
-    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    bank = ROOT / "examples/bank.sql"
     server = start_server("--init", bank)
     with lockwork.connect(server.address) as connection:
         rows = connection.execute("SELECT count(*) FROM accounts").one()
@@ -338,7 +338,7 @@ def test_a_copy_is_refused_before_it_is_sent(start_server):
 
 
 def test_values_of_the_catalog_are_numbers_and_texts(start_server):
-    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    bank = ROOT / "examples/bank.sql"
     server = start_server("--init", bank)
     with lockwork.connect(server.address) as connection:
         ask = connection.execute
@@ -372,7 +372,7 @@ def test_a_server_with_users_wants_their_passwords(start_server, tmp_path):
     users = tmp_path / "users"
     make = [os.environ["LOCKWORK_BIN"], "user", str(users), "app", "--right", "call"]
     subprocess.run(make, input="secret-secret\n", text=True, check=True, stdout=subprocess.DEVNULL)
-    bank = ROOT / "crates/lockwork/examples/bank.sql"
+    bank = ROOT / "examples/bank.sql"
     server = start_server("--users", users, "--init", bank)
     with lockwork.connect(server.address, user="app", password="secret-secret") as connection:
         assert connection.call("transfer", 1, 2, 25).left == Decimal("975.00")

@@ -26,7 +26,7 @@ def test_the_guide_runs(tmp_path, monkeypatch, has_numpy):
     if not has_numpy:
         snippets = [snippet for snippet in snippets if snippet not in needing]
     monkeypatch.chdir(tmp_path)
-    server = Server("--init", ROOT / "crates/lockwork/examples/bank.sql")
+    server = Server("--init", ROOT / "examples/bank.sql")
     service = Program("lockd", "--udp", "127.0.0.1:0", "--locks", "1000", "--fresh")
     try:
         lock_address = service.ready.split(" on ")[1].split()[0]

@@ -1,5 +1,5 @@
 // The register map of the transaction processor, and what goes between the registers and a worker. What the registers
-// mean is said in hardware/rtl/README.md; crates/fpga/src/registers.rs has the same numbers.
+// mean is said in hardware/rtl/README.md; crates/accelerators/fpga/src/registers.rs has the same numbers.
 
 package lw_regs_pkg;
 

@@ -1,5 +1,5 @@
 /// For simulation only: tells the host every decision of admission, in the order in which they are made. Bound to
-/// `lw_admission` when a model is built with a trace. What the words mean is in crates/fpga/src/trace.rs.
+/// `lw_admission` when a model is built with a trace. What the words mean is in crates/accelerators/fpga/src/trace.rs.
 module lw_admission_trace (
   /// Clock.
   input logic                clk_i,

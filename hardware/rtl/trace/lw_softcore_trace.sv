@@ -1,6 +1,6 @@
 /// For simulation only: tells the host of every softcore what its transactions do. Bound to `lw_softcore` when a model
 /// is built with a trace, so the design has no flip-flop for it. What the words mean is in
-/// crates/fpga/src/trace.rs.
+/// crates/accelerators/fpga/src/trace.rs.
 module lw_softcore_trace (
   /// Clock.
   input logic                clk_i,
