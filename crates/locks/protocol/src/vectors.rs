@@ -1,8 +1,8 @@
 //! Golden vectors: what a decider answers, packet by packet, in files that people read and every decider plays.
 //!
 //! A file in `crates/locks/protocol/vectors` is one [`Scenario`]: settings, sessions and words to begin with, then
-//! packets, each with what must come out and which words it changes. The Rust decider wrote them (`cargo run -p
-//! lockwork-lock-protocol --example vectors`); a test sees that it still writes the same. Whoever builds another decider
+//! packets, each with the packets that must follow and the words that it changes. The Rust decider wrote them (`cargo
+//! run -p lockwork-lock-protocol --example vectors`); a test checks that it still writes the same. Another decider
 //! implements [`VectorDecider`] and calls [`play`] with each file.
 //!
 //! *Invariant*: after each step the words of all locks are compared, so a packet that changes more than it should is
