@@ -19,10 +19,10 @@ demo:
 	$(SETUP) build
 	$(CARGO) run --profile $(PROFILE) --bin lockwork -- demo
 
-# ./target/release/lockwork, which figures are measured with and packages are made of.
+# ./target/release/lockwork, of which packages are made, and ./target/release/lockwork-bench, which measures figures.
 build:
 	$(SETUP) build
-	$(CARGO) build --release --bin lockwork
+	$(CARGO) build --release --bin lockwork --bin lockwork-bench
 
 # What a contributor waits for: formatting, clippy, the documentation, and the tests of every crate but those of clusters,
 # the lock service and accelerators.

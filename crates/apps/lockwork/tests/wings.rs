@@ -22,9 +22,8 @@ const WINGS: &[(&str, &[&str])] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     // Test code behind a feature.
     ("etcd", "skip"),
-    // The benchmark of the lock service.
+    // The privileges that its tests need.
     ("locks", "skip"),
-    ("locks", "workload"),
     // Test code behind a feature.
     ("nats", "skip"),
     // Smart storage and the host share the lock table of shared memory.

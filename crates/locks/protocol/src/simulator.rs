@@ -108,7 +108,7 @@ impl Settings {
         let Self { seed, operations, machines, tasks, locks, beyond, managers, profile, writers_first, near, faults } =
             *self;
         let lean = profile == Profile::Lean;
-        let mut command = format!("lockwork sim locks --seed {seed} --operations {operations}");
+        let mut command = format!("lockwork-bench sim locks --seed {seed} --operations {operations}");
         command += &format!(" --machines {machines} --tasks {tasks} --locks {locks}");
         command += &if beyond > 0 { format!(" --beyond {beyond} --managers {managers}") } else { String::new() };
         command += if lean { " --lean" } else { "" };

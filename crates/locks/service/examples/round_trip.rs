@@ -3,7 +3,7 @@
 //!
 //! Arguments: for how many microseconds daemon and client look for packets without sleeping. Prints quantiles of both,
 //! and pairs a second. Loopback is no network: it has no wire and no interrupt, and two cores share everything.
-//! `lockwork bench lock-service` compares systems.
+//! `lockwork-bench lock-service` compares systems.
 
 use lockwork_locks::client::{Locks, Options};
 use lockwork_locks::lockd::{self, Lockd};

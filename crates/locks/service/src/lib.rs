@@ -15,9 +15,7 @@
 //! | [`key`] | the cluster's key in a file |
 //! | [`namespace`] | a small network of one host |
 //! | [`privileged`] | tests that need root, and say so where they have it not |
-//! | [`mod@bench`] | lock services and a lock server beside each other |
 
-pub mod bench;
 pub mod client;
 mod clock;
 pub mod kernel;

@@ -4,7 +4,7 @@ use clap::{Args, value_parser};
 use lockwork_lock_protocol::lean::{Capacity, Switch};
 use serde_json::json;
 
-use super::report::Output;
+use super::Output;
 use super::{Failure, Outcome, print};
 
 /// The switch of the paper.

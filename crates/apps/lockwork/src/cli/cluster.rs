@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::engines;
 use super::parts::{Divided, Place};
-use super::serve::{Arguments, Signals, example, host, place_of, read, tell_manager, while_starting};
+use super::serve::{Arguments, Signals, example, failure, host, place_of, read, tell_manager, while_starting};
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
@@ -136,7 +136,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
     let nats = join.nats()?;
     // Both ports first: a port that is in use ends the node before it touches anything.
     let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
-    let gate = runtime.block_on(Gate::listen(arguments.listen, &arguments.options(watcher)?))?;
+    let gate = runtime.block_on(Gate::listen(arguments.listen, &arguments.options(watcher)?)).map_err(failure)?;
     // A port that the system chose stays the same in later terms.
     let listen = gate.address().map_err(Failure::connect)?;
     watcher.starting(Stage::Connecting);
@@ -155,7 +155,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
         let served = runtime.block_on(async {
             let gate = match first_gate.take() {
                 Some(gate) => gate,
-                None => Gate::listen(listen, &arguments.options(watcher)?).await?,
+                None => Gate::listen(listen, &arguments.options(watcher)?).await.map_err(failure)?,
             };
             let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
             let lease = Duration::from_millis(join.leader_lease);
@@ -170,7 +170,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             Ok(Over::Asked) => return Ok(ExitCode::SUCCESS),
             Ok(Over::Ended(why)) => eprintln!("lockwork: {why}; joining again"),
             Ok(Over::Differs(why)) => {
-                let gate = runtime.block_on(Gate::listen(listen, &arguments.options(watcher)?))?;
+                let gate = runtime.block_on(Gate::listen(listen, &arguments.options(watcher)?)).map_err(failure)?;
                 return Err(runtime.block_on(stay(&gate, &why, watcher, &mut signals)));
             }
             Err(Failure::Connect(why)) if !is_first => eprintln!("lockwork: {why}; joining again"),
@@ -317,7 +317,7 @@ impl Term<'_> {
             self.watcher.divided(place.part, others.clone());
             others
         });
-        let server = gate.open(node.follow(), arguments.options(self.watcher)?)?;
+        let server = gate.open(node.follow(), arguments.options(self.watcher)?).map_err(failure)?;
         let address = server.address().map_err(Failure::connect)?;
         let (host, port) = (host(address), address.port());
         let part = self.place.map_or(String::new(), |place| format!(", {}", place.describe()));

@@ -15,7 +15,7 @@ use lockwork_neardata::storage::disk::{DirectDisk, Disk};
 use lockwork_opencl::DeviceKind;
 use lockwork_sharedlocks::{Layout, LockMode, Options, SharedLocks, segment};
 
-use super::report::Environment;
+use super::Environment;
 use super::{Outcome, print};
 
 pub(super) fn run() -> Outcome {
@@ -112,7 +112,9 @@ fn lock_service() -> [(&'static str, String); 5] {
     let xdp = in_kernel(&["lockwork_xdp", "lockwork_xdp_redirecting"], "--xdp").unwrap_or_else(absent);
     let tc = in_kernel(&["lockwork_tc"], "--tc").unwrap_or_else(absent);
     let (namespaces, af_xdp) = match Network::new(1) {
-        Ok(network) => (ok("two were made, joined and removed, so bench lock-service works"), af_xdp(&network)),
+        Ok(network) => {
+            (ok("two were made, joined and removed, so lockwork-bench lock-service works"), af_xdp(&network))
+        }
         Err(error) => (error.to_string(), "not tried, as that needs network namespaces".into()),
     };
     [
@@ -149,7 +151,7 @@ fn af_xdp(network: &Network) -> String {
         peer: SocketAddrV4::new(Network::DECIDER, 7400),
     };
     match machine.namespace.within(|| Xsk::open(route)) {
-        Ok(Ok(_)) => ok("one was opened, so bench lock-service --client afxdp works"),
+        Ok(Ok(_)) => ok("one was opened, so lockwork-bench lock-service --client afxdp works"),
         Ok(Err(error)) => format!("none can be opened: {error}; they need Linux 5.4 or newer with CONFIG_XDP_SOCKETS"),
         Err(error) => error.to_string(),
     }

@@ -39,12 +39,6 @@ enum Output {
     Json,
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        if error.is_corruption() { Self::Damaged(error.to_string()) } else { Self::Usage(error.to_string()) }
-    }
-}
-
 pub(super) fn run(command: &Command) -> Outcome {
     let disk = Disk::new();
     match command {

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use lockwork_locks::client::{ConnectError, Guard, LockError, LockName, Locks};
 
-use super::Failure;
-use super::service::{Lock, Service, duration, lock};
+use super::service::{Lock, Service, lock};
+use super::{Failure, duration};
 
 #[derive(Debug, Args)]
 #[command(

@@ -21,8 +21,8 @@ use lockwork_locks::plane::{DataPlane, InKernel, InProcess};
 
 use self::fence::{ERA, Fence};
 use super::racks::{self, Found, Scribe};
-use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT, duration};
-use super::{Failure, Outcome, print};
+use super::service::{self, DEFAULT_ADDRESS, DEFAULT_PORT};
+use super::{Failure, Outcome, duration, print};
 
 #[derive(Debug, Args)]
 #[command(

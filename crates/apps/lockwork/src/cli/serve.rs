@@ -87,15 +87,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "write a number from 1".to_string())
 }
 
-impl From<ServeError> for Failure {
-    fn from(error: ServeError) -> Self {
-        match error {
-            ServeError::Listen { .. } => {
-                Self::Connect(format!("{error}\nhint: end the process that has the address, or name another address"))
-            }
-            ServeError::Database(error) => error.into(),
-            error => Self::Usage(error.to_string()),
+/// A server that could not start, as a failure of the command.
+pub(super) fn failure(error: ServeError) -> Failure {
+    match error {
+        ServeError::Listen { .. } => {
+            Failure::Connect(format!("{error}\nhint: end the process that has the address, or name another address"))
         }
+        ServeError::Database(error) => error.into(),
+        error => Failure::Usage(error.to_string()),
     }
 }
 
@@ -112,7 +111,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let runtime = runtime.build().map_err(|error| Failure::usage(format!("threads: {error}")))?;
     let watcher = Watcher::default();
     // Before the database is open: recovery can be watched.
-    let page = arguments.http.map(|address| runtime.block_on(watcher.listen(address, shown))).transpose()?;
+    let page =
+        arguments.http.map(|address| runtime.block_on(watcher.listen(address, shown))).transpose().map_err(failure)?;
     let page = page
         .map(|page| format!("{}://{page}/", if tls.is_some() && !page.ip().is_loopback() { "https" } else { "http" }));
     let served = if arguments.join.is_wanted() {
@@ -140,11 +140,11 @@ fn serve(
     let connections = arguments.connections;
     let options = Options { connections, users, audit, tls, watcher: watcher.clone(), warn, ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
-    let gate = runtime.block_on(Gate::listen(arguments.listen, &options))?;
+    let gate = runtime.block_on(Gate::listen(arguments.listen, &options)).map_err(failure)?;
     let database = while_starting(runtime, &gate, watcher, || arguments.fill(arguments.open(watcher)?, watcher))?;
     let example = example(&database);
     runtime.block_on(async {
-        let server = gate.open(database, options)?;
+        let server = gate.open(database, options).map_err(failure)?;
         let address = server.address().map_err(Failure::connect)?;
         let ending = server.ending();
         let mut signals = Signals::new()?;

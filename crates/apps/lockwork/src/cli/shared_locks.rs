@@ -3,8 +3,6 @@
 //! `status` only reads, so it may see a line between two steps of others; it takes no lock and opens no session. It
 //! looks at every line, as a table keeps no list of those that are held.
 
-mod bench;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -22,13 +20,8 @@ pub(super) enum Command {
     Create(Create),
     /// Tables; of one, its sessions and who holds what
     Status(Status),
-    /// Measure: a lock and its release, alone and among processes that want the same
-    Bench(bench::Arguments),
     /// Take a table's name away; who is attached stays so
     Remove(Remove),
-    /// One process of the benchmark
-    #[command(hide = true)]
-    BenchProcess(bench::Process),
 }
 
 /// How results are printed.
@@ -114,8 +107,6 @@ pub(super) fn run(command: &Command) -> Outcome {
     match command {
         Command::Create(arguments) => create(arguments),
         Command::Status(arguments) => status(arguments),
-        Command::Bench(arguments) => bench::run(arguments),
-        Command::BenchProcess(arguments) => bench::process(arguments),
         Command::Remove(arguments) => segment::remove(&arguments.name).map_err(failure),
     }
 }

@@ -14,8 +14,8 @@ use lockwork_locking::LockMode;
 use lockwork_locks::query::{self, LockStatus, QueryError, ServiceStatus};
 use serde_json::{Value, json};
 
-use super::service::{Lock, Service, duration, lock};
-use super::{Failure, Outcome, print};
+use super::service::{Lock, Service, lock};
+use super::{Failure, Outcome, duration, print};
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,9 +10,9 @@ use lockwork_lock_protocol::beyond::PARTS;
 use lockwork_locks::lockd::map::{OF_PARTS, Part};
 use serde_json::json;
 
+use super::Output;
 use super::progress::Live;
 use super::racks::{self, Written};
-use super::report::Output;
 use super::service::etcd;
 use super::{Failure, Outcome, print};
 
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 1.., value_parser = racks::name)]
     spread: Vec<String>,
     /// How long to wait until all parts have arrived, after --spread
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = super::service::duration)]
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = super::duration)]
     wait: Duration,
     /// How to print the result
     #[arg(long, value_enum, default_value_t = Output::Text)]

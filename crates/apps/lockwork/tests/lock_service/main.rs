@@ -2,7 +2,6 @@
 //!
 //! Tests whose names begin with `privileged` need root. Elsewhere they say that they are skipped.
 
-mod bench;
 mod beyond;
 mod capacity;
 #[path = "../common/command.rs"]
@@ -11,13 +10,11 @@ mod daemon;
 mod kernel;
 mod kernel_recovery;
 mod names;
-mod peers;
 mod protocol;
 mod racks;
 mod reconnect;
 mod recovery;
 mod sections;
-mod sim;
 mod watchdog;
 
 use lockwork_locks::client::LockError;

@@ -137,7 +137,7 @@ impl Settings {
     #[must_use]
     pub fn command(&self) -> String {
         let &Self { seed, nodes, steps, faults, damage, broken } = self;
-        let mut command = format!("lockwork sim cluster --seed {seed} --nodes {nodes} --steps {steps}");
+        let mut command = format!("lockwork-bench sim cluster --seed {seed} --nodes {nodes} --steps {steps}");
         if !faults {
             command += " --no-faults";
         }

@@ -52,7 +52,7 @@ impl Faults {
         Self { pauses: 0, latest: if self.latest < 500 * US { self.latest } else { 500 * US }, ..self }
     }
 
-    /// Each by its name: an option of `lockwork sim locks`.
+    /// Each by its name: an option of `lockwork-bench sim locks`.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); 9] {
         let Self { lost, doubled, damaged, late, latest, cuts, pauses, crashes, restarts } = *self;

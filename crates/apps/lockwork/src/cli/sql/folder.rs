@@ -12,17 +12,6 @@ use super::Database;
 use super::form::{Output, form};
 use crate::cli::{Failure, Outcome, print};
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Durability(error) => error.into(),
-            Error::Engine(error) => error.into(),
-            Error::Aborted { .. } => Self::Check(error.to_string()),
-            error => Self::Usage(error.to_string()),
-        }
-    }
-}
-
 impl Database for Lockwork {
     fn execute(&mut self, script: &str, lines_before: u32, output: Output) -> Outcome {
         let mut printed = Ok(());
