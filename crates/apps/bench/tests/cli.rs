@@ -37,7 +37,7 @@ fn json_has_what_is_promised_on_every_engine() {
         "smallbank --records 200 --hot 0.5",
         "tatp --records 300",
     ] {
-        let report = json(&format!("{workload} {all} --txns 2000 --batch 300 --time 0 --warmup 0 --output json"));
+        let report = json(&format!("run {workload} {all} --txns 2000 --batch 300 --time 0 --warmup 0 --output json"));
         assert_eq!(report["schema"], 1);
         assert!(report["environment"]["cores"].as_u64().unwrap() >= 1);
         assert!(report["environment"]["commit"].is_string() && report["settings"]["seed"] == 1);
@@ -64,7 +64,7 @@ fn json_has_what_is_promised_on_every_engine() {
 fn worker_processes_are_this_command_once_more() {
     for (workload, threads) in [("ycsb-b --records 2000 --theta 0.1", 2), ("transfer --records 100", 3)] {
         let engines = "--engine network-two-phase,serial --txns 3000 --time 0 --output json";
-        let report = json(&format!("{workload} {engines} --threads {threads}"));
+        let report = json(&format!("run {workload} {engines} --threads {threads}"));
         let runs = report["runs"].as_array().expect("a run for each engine");
         assert_eq!(runs.iter().map(|run| &run["engine"]).collect::<Vec<_>>(), ["network-two-phase", "serial"]);
         assert!(runs.iter().all(|run| run["verified"] == true), "{report}");
@@ -102,7 +102,7 @@ fn recycled_batches_make_the_same_calls_as_prepared_ones() {
 #[test]
 fn tpcc_runs_with_the_cardinalities_of_the_specification() {
     for (line, tables) in [("tpcc-np --remote 0.15", "tpcc-np: 1 warehouses"), ("tpcc", "tpcc: 1 warehouses")] {
-        let line = format!("{line} --records 1 --txns 500 --engine serial --time 0 --output json");
+        let line = format!("run {line} --records 1 --txns 500 --engine serial --time 0 --output json");
         let report = json(&line);
         assert!(report["settings"]["effective"].as_str().unwrap().starts_with(tables), "{report}");
         let run = &report["runs"][0];
@@ -174,7 +174,7 @@ fn standard_property_files_run_as_they_are() {
 #[test]
 fn properties_change_a_lettered_workload_and_options_win_over_both() {
     let effective = |line: &str| {
-        let report = json(&format!("{line} --engine serial --txns 10 --time 0 --warmup 0 --output json"));
+        let report = json(&format!("run {line} --engine serial --txns 10 --time 0 --warmup 0 --output json"));
         let effective = report["settings"]["effective"].as_str().unwrap().to_string();
         (effective, report["settings"]["threads"].as_u64().unwrap(), report["settings"]["seed"].as_u64().unwrap())
     };
