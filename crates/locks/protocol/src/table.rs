@@ -8,7 +8,7 @@
 //! they must be read like the arms of a `match`. What FissLock (figure 8 and section 5.2) does differently:
 //!
 //! - RELEASE never writes. In the paper the decider frees the lock if the release comes from the agent's server, which
-//!   frees a lock that a second reader holds when the first grant was lost (DESIGN.md 8). Here the agent is taken over
+//!   frees a lock that a second reader holds when the first grant was lost. Here the agent is taken over
 //!   and asked.
 //! - FREE and GRANT with agent are compared with machine *and* incarnation in every mode, so duplicates and late
 //!   packets change nothing, and a FREE must come from the agent's machine.

@@ -25,7 +25,7 @@
 //! 3 cleans up      control: owner none
 //! ```
 //!
-//! **What differs from the paper, and why** (DESIGN.md, section 8):
+//! **What differs from the paper, and why**:
 //! - The paper shifts eight slots when the holder goes, which is not atomic against one who queues up. Here a ring is
 //!   read under the version of the control word; nothing is ever shifted.
 //! - The paper's slots hold the time stamps of transactions. Here they hold sessions, so that a session that asks for

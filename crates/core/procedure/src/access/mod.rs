@@ -1,7 +1,7 @@
 //! Access sets: which rows a call will touch, from its arguments alone.
 //!
 //! A deterministic engine plans a batch before it runs it, so it has to know the keys of every transaction first. The
-//! user never says them; they are a property of the procedure (DESIGN.md, section 3). There are three answers:
+//! user never says them; they are a property of the procedure. There are three answers:
 //!
 //! | answer | when | what a call costs |
 //! |---|---|---|
