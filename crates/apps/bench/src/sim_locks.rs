@@ -37,9 +37,9 @@ pub(super) struct Arguments {
     locks: u64,
     /// Locks beyond those, which managers keep
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=1_000_000))]
-    beyond: u64,
+    overflow_locks: u64,
     /// How many of the processes offer to manage; if none is there, the service does
-    #[arg(long, default_value_t = 0, value_parser = value_parser!(u32).range(0..=64), requires = "beyond")]
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u32).range(0..=64), requires = "overflow_locks")]
     managers: u32,
     /// The lean profile, and only such delays as its 8-bit incarnations allow
     #[arg(long)]
@@ -87,9 +87,9 @@ pub(super) struct Arguments {
 
 impl Arguments {
     fn settings(&self) -> Settings {
-        let &Self { seed, operations, machines, tasks, locks, beyond, managers, writers_first, near, .. } = self;
+        let &Self { seed, operations, machines, tasks, locks, overflow_locks, managers, writers_first, near, .. } = self;
         let faults = if self.no_faults { Faults::NONE } else { Faults::ALL };
-        let of_locks = Settings { locks, beyond, managers, ..USUAL };
+        let of_locks = Settings { locks, beyond: overflow_locks, managers, ..USUAL };
         let mut settings = Settings { seed, operations, machines, tasks, writers_first, near, faults, ..of_locks };
         if self.lean {
             settings = settings.lean();

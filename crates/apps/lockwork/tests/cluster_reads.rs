@@ -468,7 +468,7 @@ fn a_node_that_differs_says_so_until_it_is_ended() {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.contains(&reason) && said.contains("has stopped"), "{said}");
     // Whoever has looked into it may have the log count.
-    let (mut child, port, page) = serve(&["--ignore-digests", "--digest-interval", "0"]);
+    let (mut child, port, page) = serve(&["--skip-divergence-check", "--digest-interval", "0"]);
     until(&mut child, "it leads", &|| get(&page, "/readyz").starts_with("HTTP/1.1 200"));
     let left = runtime().block_on(async {
         let config = format!("host=127.0.0.1 port={port} user=a dbname=bank");

@@ -51,18 +51,18 @@ pub(super) struct Join {
     leader_lease: u64,
     /// Never lead: replay, and answer reads only
     #[arg(long, requires = "cluster")]
-    follow_only: bool,
+    no_leader: bool,
     /// The least time between two digests of all tables that this node puts into the log when it leads, for others to
     /// compare, in seconds; 0 for none. At most a hundredth of the time is spent on them
     #[arg(long, value_name = "S", default_value_t = 10, requires = "cluster")]
     digest_interval: u64,
     /// Go on with what the log says, also where a leader has computed something else from it
     #[arg(long, requires = "cluster")]
-    ignore_digests: bool,
+    skip_divergence_check: bool,
     /// Take servers that acknowledge before they sync, or cannot be asked: a loss of power of several at once may lose
     /// what was acknowledged
     #[arg(long, requires = "cluster")]
-    unsynced: bool,
+    allow_unsynced_log: bool,
     /// A folder for files on their way; what is in it goes [default: one of the system's for such files]
     #[arg(long, value_name = "DIR", requires = "cluster")]
     scratch: Option<PathBuf>,
@@ -91,7 +91,7 @@ impl Join {
             replicas: self.replicas,
             user: secret(USER)?,
             system: secret(SYSTEM)?,
-            unsynced: self.unsynced,
+            unsynced: self.allow_unsynced_log,
         };
         options.validate().map_err(unusable)?;
         Ok(options)
@@ -159,7 +159,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             };
             let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
             let lease = Duration::from_millis(join.leader_lease);
-            let (may_lead, compares) = (!join.follow_only, !join.ignore_digests);
+            let (may_lead, compares) = (!join.no_leader, !join.skip_divergence_check);
             let digest_interval = Duration::from_secs(join.digest_interval);
             let node = NodeOptions { lease, may_lead, digest_interval, compares, ..NodeOptions::new(address) };
             let (script, place) = (script.as_deref(), place.as_ref());

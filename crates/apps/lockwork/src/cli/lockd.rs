@@ -59,7 +59,7 @@ pub(super) struct Arguments {
     /// Numbers beyond --locks and --names, up to 2^62, are locks too, which take no memory until they are asked for:
     /// processes of 'lockwork locks manage' keep them, or this one if there are none. Slower
     #[arg(long)]
-    beyond: bool,
+    overflow_locks: bool,
     /// Write down in etcd who takes part, and what names mean: a lockd that is started anew at the same address goes on
     /// where this one ended, and nobody loses a lock. Without it all that lives as long as this daemon
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', num_args = 1.., value_parser = service::etcd)]
@@ -68,9 +68,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]
     etcd_prefix: String,
     /// Be one of several lockds that share the locks: the rack of this name. All have the same --etcd, --etcd-prefix
-    /// and --locks, and numbered locks only. The first one decides on all locks, until 'lockwork locks racks --spread'
+    /// and --locks, and numbered locks only. The first one decides on all locks, until 'lockwork locks racks --rebalance'
     /// gives others their parts
-    #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with_all = ["beyond", "names"], value_parser = racks::name)]
+    #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with_all = ["overflow_locks", "names"], value_parser = racks::name)]
     rack: Option<String>,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, allow_negative_numbers = true)]
@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         key,
         fresh: arguments.fresh,
         names,
-        beyond: arguments.beyond,
+        beyond: arguments.overflow_locks,
         etcd: arguments.etcd.clone(),
         etcd_prefix: arguments.etcd_prefix.clone(),
         ..Options::new(udp)

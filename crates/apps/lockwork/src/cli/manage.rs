@@ -17,9 +17,9 @@ const LOOK: Duration = Duration::from_millis(50);
 #[command(
     after_help = "When it has joined, it prints one line that begins with 'locks manage: ready'. SIGTERM and SIGINT end it: what
 it kept, others keep then, or lockd itself, and nobody loses a lock. The same when it is killed, after one lease.
-Exit codes: 0 ended so; 2 usage, or a service without --beyond; 3 cannot connect.
+Exit codes: 0 ended so; 2 usage, or a service without --overflow-locks; 3 cannot connect.
 
-  lockwork lockd --locks 1000000 --beyond &
+  lockwork lockd --locks 1000000 --overflow-locks &
   lockwork locks manage &
   lockwork locks manage &
   lockwork lock 12345678901 -- COMMAND"

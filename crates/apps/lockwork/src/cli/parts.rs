@@ -1,4 +1,4 @@
-//! `lockwork serve --part`: which part of every table a node has, and where those of the others are.
+//! `lockwork serve --partition`: which part of every table a node has, and where those of the others are.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
@@ -19,17 +19,17 @@ const MIN_SECRET: usize = 16;
 pub(super) struct Divided {
     /// Have a part of every table, this one from 1 to as many as --peers names: nodes with the other parts run calls
     /// together with this one. What all of them know, and nobody else, is in LOCKWORK_PEER_SECRET
-    #[arg(long, value_name = "N", requires = "peers", requires = "cluster", conflicts_with = "follow_only")]
-    part: Option<u16>,
+    #[arg(long, value_name = "N", requires = "peers", requires = "cluster", conflicts_with = "no_leader")]
+    partition: Option<u16>,
     /// Where nodes listen for each other, in the order of their parts
-    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', requires = "part")]
+    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',', requires = "partition")]
     peers: Vec<String>,
     /// Where this one listens for the others [default: where --peers has it]
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved, requires = "part")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = resolved, requires = "partition")]
     peer_listen: Option<SocketAddr>,
     /// Have nodes of so many parts take calls, the first ones: each for a stream of its own, which are merged. The same
     /// at all nodes
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "part")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "partition")]
     sequencers: u16,
 }
 
@@ -88,7 +88,7 @@ impl Divided {
     /// # Errors
     /// Options that are not possible, and what the system refuses.
     pub(super) fn place(&self, cluster: &str, engine: &str) -> Result<Option<Place>, Failure> {
-        let Some(number) = self.part else { return Ok(None) };
+        let Some(number) = self.partition else { return Ok(None) };
         let (peers, count) = (&self.peers, self.peers.len());
         may_divide(engine)?;
         if count > MAX_PARTS {
@@ -96,7 +96,7 @@ impl Divided {
         }
         if !(1..=count).contains(&usize::from(number)) {
             return Err(Failure::usage(format!(
-                "--part {number}: --peers names {count}, so 1 to {count} are possible"
+                "--partition {number}: --peers names {count}, so 1 to {count} are possible"
             )));
         }
         may_sequence(self.sequencers, count)?;

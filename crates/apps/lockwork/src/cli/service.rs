@@ -58,7 +58,7 @@ impl Service {
             return Ok(locks);
         }
         Err(Failure::usage(format!(
-            "the lock service at {} has {} locks and none beyond them to keep; start 'lockwork lockd' with --beyond",
+            "the lock service at {} has {} locks and none beyond them to keep; start 'lockwork lockd' with --overflow-locks",
             locks.address(),
             locks.count()
         )))

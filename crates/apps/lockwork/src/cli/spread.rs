@@ -30,7 +30,7 @@ Exit codes: 0 done; 2 usage; 3 etcd does not answer, or parts have not arrived i
 
   lockwork lockd --udp 10.0.0.5:7400 --etcd 10.0.0.7:2379 --key FILE --rack one &
   lockwork lockd --udp 10.0.0.6:7400 --etcd 10.0.0.7:2379 --key FILE --rack two &
-  lockwork locks racks --etcd 10.0.0.7:2379 --spread one,two"
+  lockwork locks racks --etcd 10.0.0.7:2379 --rebalance one,two"
 )]
 pub(super) struct Arguments {
     /// The etcd of the racks
@@ -41,8 +41,8 @@ pub(super) struct Arguments {
     etcd_prefix: String,
     /// Divide the locks evenly among these racks, and no others; as few parts as can be move
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 1.., value_parser = racks::name)]
-    spread: Vec<String>,
-    /// How long to wait until all parts have arrived, after --spread
+    rebalance: Vec<String>,
+    /// How long to wait until all parts have arrived, after --rebalance
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = super::duration)]
     wait: Duration,
     /// How to print the result
@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     let etcd = Etcd::connect(&arguments.etcd, &arguments.etcd_prefix);
     let mut written = load(&etcd, &arguments.etcd_prefix)?;
-    if !arguments.spread.is_empty() {
+    if !arguments.rebalance.is_empty() {
         written = spread(&etcd, arguments, written)?;
     }
     print(&match arguments.output {
@@ -101,18 +101,18 @@ fn divide(parts: &BTreeMap<u64, Part>, names: &[String]) -> BTreeMap<u64, String
 }
 
 fn spread(etcd: &Etcd, arguments: &Arguments, mut written: Written) -> Result<Written, Failure> {
-    let (names, prefix) = (&arguments.spread, &arguments.etcd_prefix);
+    let (names, prefix) = (&arguments.rebalance, &arguments.etcd_prefix);
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
-            return Err(Failure::usage(format!("--spread: '{name}' stands there twice")));
+            return Err(Failure::usage(format!("--rebalance: '{name}' stands there twice")));
         }
         if !written.racks.contains_key(name) {
             let all = written.racks.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(Failure::usage(format!("--spread: no rack is called '{name}'; there are: {all}")));
+            return Err(Failure::usage(format!("--rebalance: no rack is called '{name}'; there are: {all}")));
         }
     }
     if names.len() as u64 > PARTS {
-        return Err(Failure::usage(format!("--spread: {} racks, and the locks have {PARTS} parts", names.len())));
+        return Err(Failure::usage(format!("--rebalance: {} racks, and the locks have {PARTS} parts", names.len())));
     }
     let (began, live) = (Instant::now(), Live::new(["parts"]));
     loop {

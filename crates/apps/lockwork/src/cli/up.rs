@@ -44,9 +44,9 @@ pub(super) struct Arguments {
     nodes: usize,
     /// Nodes that have a part of every table each, so many of them; --nodes is then the number of NATS servers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_PARTS as i64))]
-    parts: Option<u16>,
+    partitions: Option<u16>,
     /// How many of those take calls: each of them for a stream of its own, which are merged
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "parts")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "partitions")]
     sequencers: u16,
     /// The folder of the servers' data, made if it is not there; without one all of it goes when the cluster ends
     #[arg(long, value_name = "DIR")]
@@ -65,7 +65,7 @@ pub(super) struct Arguments {
 impl Arguments {
     /// How many nodes there are.
     fn count(&self) -> usize {
-        self.parts.map_or(self.nodes, usize::from)
+        self.partitions.map_or(self.nodes, usize::from)
     }
 
     /// The port of a node for clients; behind those of all are the ones for each other.
@@ -76,9 +76,9 @@ impl Arguments {
 
     /// What nodes would find, when the servers run.
     fn validate(&self) -> Result<(), Failure> {
-        may_sequence(self.sequencers, self.parts.map_or(1, usize::from))?;
+        may_sequence(self.sequencers, self.partitions.map_or(1, usize::from))?;
         engines::find(&self.engine)?;
-        if self.parts.is_some() {
+        if self.partitions.is_some() {
             may_divide(&self.engine)?;
         }
         self.init.as_deref().map(read).transpose()?;
@@ -87,7 +87,7 @@ impl Arguments {
 
     /// How many ports the nodes listen at, for clients and for each other.
     fn ports(&self) -> usize {
-        if self.parts.is_some() { 2 * self.count() } else { self.count() }
+        if self.partitions.is_some() { 2 * self.count() } else { self.count() }
     }
 
     /// Checks that the ports of all nodes are free, before servers are started and a folder is made.
@@ -147,9 +147,9 @@ impl Common<'_> {
         let failed = |error| Failure::usage(format!("node {number} cannot be started: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--engine", &self.arguments.engine, "--listen", &format!("127.0.0.1:{port}")]);
-        if let Some(parts) = self.arguments.parts {
+        if let Some(parts) = self.arguments.partitions {
             let peers = self.peers(parts.into())?.join(",");
-            command.args(["--part", &number.to_string(), "--peers", &peers]).env(SECRET, &self.secret);
+            command.args(["--partition", &number.to_string(), "--peers", &peers]).env(SECRET, &self.secret);
             command.args(["--sequencers", &self.arguments.sequencers.to_string()]);
         }
         command.args(["--cluster", &self.options.servers.join(","), "--cluster-name", &self.options.name]);
@@ -218,12 +218,12 @@ fn alone(folder: &Path) -> Result<Box<dyn Send + Sync>, Failure> {
 /// Refuses data of another number of servers, fewer of which would go on without what most of those have acknowledged,
 /// and of tables that are divided otherwise.
 fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
-    let tables = arguments.parts.map_or("whole tables".into(), |parts| format!("tables in {parts} parts"));
+    let tables = arguments.partitions.map_or("whole tables".into(), |parts| format!("tables in {parts} parts"));
     let wanted = format!("{} NATS servers, {tables}", arguments.nodes);
     let path = folder.join("layout");
     let failed = |error| Failure::usage(format!("'{}': {error}", path.display()));
     let refused = |before: &str| {
-        let text = "that is for good: name another folder, or tell --nodes and --parts as before";
+        let text = "that is for good: name another folder, or tell --nodes and --partitions as before";
         Err(Failure::usage(format!("'{}' is of {before}, and this would be {wanted}; {text}", folder.display())))
     };
     match std::fs::read_to_string(&path) {
@@ -272,7 +272,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let hosts = vec!["127.0.0.1"; ports.len()].join(",");
     let database =
         arguments.init.as_deref().and_then(Path::file_stem).map_or("lockwork".into(), |stem| stem.to_string_lossy());
-    let reads = match arguments.parts {
+    let reads = match arguments.partitions {
         // One that follows has a part of the rows.
         Some(_) => "",
         None => {

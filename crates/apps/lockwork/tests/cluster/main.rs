@@ -60,7 +60,7 @@ fn nodes_that_are_killed_or_stopped_lose_nothing() {
 fn mistakes_with_clusters_are_named() {
     refused("cluster up --nodes 2", 2, "write 1, 3 or 5");
     refused("cluster up --port 65535", 2, "65535");
-    refused("cluster up --parts 2 --port 65533", 2, "65535");
+    refused("cluster up --partitions 2 --port 65533", 2, "65535");
     refused("cluster up --port 0", 2, "65535");
     refused("cluster up --engine none", 2, "none");
     refused("cluster up --init nosuch.sql", 2, "nosuch.sql: No such file");
@@ -73,7 +73,7 @@ fn mistakes_with_clusters_are_named() {
     std::fs::write(&layout, "3 NATS servers, whole tables\n").expect("a file");
     let again = format!("cluster up --data {}", folder.path().display());
     refused(&format!("{again} --nodes 1"), 2, "is of 3 NATS servers, whole tables, and this would be 1 NATS servers");
-    refused(&format!("{again} --parts 2"), 2, "this would be 3 NATS servers, tables in 2 parts");
+    refused(&format!("{again} --partitions 2"), 2, "this would be 3 NATS servers, tables in 2 parts");
     // Of a version that wrote none.
     std::fs::remove_file(&layout).expect("it is there");
     std::fs::create_dir(folder.path().join("nats")).expect("a folder");
@@ -87,9 +87,9 @@ fn mistakes_with_clusters_are_named() {
     refused("serve --cluster nats://127.0.0.1:1 --cluster-name a.b", 2, "letters");
     refused("serve --cluster nats://127.0.0.1:1 --data x", 2, "--data");
     refused("serve --replicas 3", 2, "--cluster");
-    refused("cluster up --parts 0", 2, "1..=64");
-    refused("serve --part 1 --peers a:1", 2, "--cluster");
-    let parts = "serve --cluster nats://127.0.0.1:1 --part";
+    refused("cluster up --partitions 0", 2, "1..=64");
+    refused("serve --partition 1 --peers a:1", 2, "--cluster");
+    let parts = "serve --cluster nats://127.0.0.1:1 --partition";
     refused(&format!("{parts} 1"), 2, "--peers");
     refused(&format!("{parts} 0 --peers a:1,b:1"), 2, "1 to 2 are possible");
     refused(&format!("{parts} 3 --peers a:1,b:1"), 2, "1 to 2 are possible");
@@ -100,16 +100,16 @@ fn mistakes_with_clusters_are_named() {
     refused(&format!("LOCKWORK_PEER_SECRET=short {here}"), 2, "16 characters or more");
     // Whoever reaches a node that listens for other machines could be one of the others.
     refused(&format!("{here} --peer-listen 0.0.0.0:1"), 2, "LOCKWORK_PEER_SECRET");
-    refused("serve --peer-listen 127.0.0.1:1", 2, "--part");
-    refused("serve --sequencers 2", 2, "--part");
-    refused("cluster up --sequencers 2", 2, "--parts");
-    refused("cluster up --parts 2 --sequencers 3", 2, "1 to 2 are possible");
-    refused("cluster up --parts 2 --engine serial", 2, "leave --engine away");
+    refused("serve --peer-listen 127.0.0.1:1", 2, "--partition");
+    refused("serve --sequencers 2", 2, "--partition");
+    refused("cluster up --sequencers 2", 2, "--partitions");
+    refused("cluster up --partitions 2 --sequencers 3", 2, "1 to 2 are possible");
+    refused("cluster up --partitions 2 --engine serial", 2, "leave --engine away");
     refused(&format!("{here} --sequencers 3"), 2, "1 to 2 are possible");
     refused(&format!("{here} --sequencers 0"), 2, "1 to 2 are possible");
-    refused("serve --peers 127.0.0.1:1", 2, "--part");
+    refused("serve --peers 127.0.0.1:1", 2, "--partition");
     refused(&format!("{here} --engine serial"), 2, "--engine");
-    refused(&format!("{parts} 1 --peers 127.0.0.1:1,127.0.0.1:2 --follow-only"), 2, "--follow-only");
+    refused(&format!("{parts} 1 --peers 127.0.0.1:1,127.0.0.1:2 --no-leader"), 2, "--no-leader");
     refused(&format!("{parts} 1 --peers 127.0.0.1:0,127.0.0.1:2"), 2, "no address");
     let many: Vec<String> = (1..=65).map(|port| format!("127.0.0.1:{port}")).collect();
     refused(&format!("{parts} 1 --peers {}", many.join(",")), 2, "64 are possible");

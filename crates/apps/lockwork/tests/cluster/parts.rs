@@ -56,7 +56,7 @@ async fn copy_in(client: &Client, statement: &str, lines: String) -> Result<u64,
 
 #[test]
 fn clients_find_all_rows_at_the_leader_of_parts() {
-    let Some(cluster) = Cluster::start_with(&["--parts", "3"], 3) else { return };
+    let Some(cluster) = Cluster::start_with(&["--partitions", "3"], 3) else { return };
     cluster.leader(0);
     runtime().block_on(async {
         let client = leader(&cluster.nodes()).await;
@@ -123,7 +123,7 @@ fn clients_find_all_rows_at_the_leader_of_parts() {
 /// Kills and stops the node of each part in turn, whether it leads or not.
 fn each_is_killed_and_stopped(parts: u16, sequencers: u16) {
     let (of, taking) = (parts.to_string(), sequencers.to_string());
-    let Some(cluster) = Cluster::start_with(&["--parts", &of, "--sequencers", &taking], parts) else { return };
+    let Some(cluster) = Cluster::start_with(&["--partitions", &of, "--sequencers", &taking], parts) else { return };
     cluster.leader(0);
     parts_under_load(&cluster.nodes(), &|| cluster.said(), |load| {
         let all = 1..=usize::from(parts);
@@ -163,7 +163,7 @@ fn any_of_three_sequencers_may_be_killed_or_stopped() {
 
 #[test]
 fn calls_are_taken_by_sequencers_and_everything_else_by_the_leader() {
-    let Some(cluster) = Cluster::start_with(&["--parts", "2", "--sequencers", "2"], 2) else { return };
+    let Some(cluster) = Cluster::start_with(&["--partitions", "2", "--sequencers", "2"], 2) else { return };
     cluster.leader(0);
     let sequences = |told: &Told| {
         told.lines.iter().find(|line| line.starts_with("node 2 ") && line.contains(": sequences: ")).cloned()
@@ -224,7 +224,7 @@ impl Node {
         let page = format!("127.0.0.1:{}", port + 1);
         let mut node = Command::new(env!("CARGO_BIN_EXE_lockwork"));
         node.args(["serve", "--cluster", &options.servers.join(","), "--cluster-name", "other", "--replicas", "1"]);
-        node.args(["--unsynced", "--part", &part.to_string(), "--peers", &addresses.join(",")]);
+        node.args(["--allow-unsynced-log", "--partition", &part.to_string(), "--peers", &addresses.join(",")]);
         node.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &page]).args(more);
         let (user, password) = options.user.as_ref().expect("a user");
         node.env("LOCKWORK_NATS_USER", format!("{user}:{password}"));

@@ -32,7 +32,7 @@ fn random_faults_lose_nothing() {
 /// The same to nodes that have parts, of which two take calls.
 #[test]
 fn random_faults_to_parts_lose_nothing() {
-    let Some(cluster) = Cluster::start_with(&["--parts", "3", "--sequencers", "2"], 3) else { return };
+    let Some(cluster) = Cluster::start_with(&["--partitions", "3", "--sequencers", "2"], 3) else { return };
     let (seconds, seed) = (number("CLUSTER_SECONDS", 90), number("CLUSTER_SEED", 2));
     cluster.leader(0);
     let told = || format!("seed {seed}\n{}", cluster.said());

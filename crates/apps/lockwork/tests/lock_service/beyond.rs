@@ -56,7 +56,7 @@ fn manager(daemon: &Daemon, lock: u64) -> u64 {
 
 #[test]
 fn managers_that_come_go_and_are_killed_lose_nothing() {
-    let daemon = Daemon::start("--locks 100 --names 100 --beyond --lease 1s");
+    let daemon = Daemon::start("--locks 100 --names 100 --overflow-locks --lease 1s");
     let machines: Vec<Locks> = (0..3).map(|_| connect(&daemon)).collect();
     assert!(machines[0].is_beyond(200) && !machines[0].is_beyond(199));
     // Held all the time: by a writer, and by readers of two machines.
@@ -99,7 +99,7 @@ fn managers_that_come_go_and_are_killed_lose_nothing() {
 #[test]
 fn a_decider_that_is_killed_with_its_managers_goes_on() {
     let Some(etcd) = Server::start() else { return };
-    let options = format!("--fresh --locks 100 --names 0 --beyond --lease 10s --etcd {}", etcd.address());
+    let options = format!("--fresh --locks 100 --names 0 --overflow-locks --lease 10s --etcd {}", etcd.address());
     let mut daemon = Daemon::start_at("127.0.0.1:0", &options);
     let machines: Vec<Locks> = (0..3).map(|_| connect(&daemon)).collect();
     let managers = [Manager::start(&daemon), Manager::start(&daemon)];
@@ -120,7 +120,7 @@ fn a_decider_that_is_killed_with_its_managers_goes_on() {
 
 #[test]
 fn who_waits_for_a_writer_that_is_killed_is_granted_after_its_lease() {
-    let daemon = Daemon::start("--locks 100 --beyond --lease 1s");
+    let daemon = Daemon::start("--locks 100 --overflow-locks --lease 1s");
     let manager = Manager::start(&daemon);
     let mut holder = spawn(daemon.lock("5000", "exec sleep 600"));
     daemon.until(5000, 1, 0);
@@ -138,7 +138,7 @@ fn who_waits_for_a_writer_that_is_killed_is_granted_after_its_lease() {
 
 #[test]
 fn numbers_that_are_no_locks_are_refused_and_say_which_are() {
-    let daemon = Daemon::start("--locks 100 --names 50 --beyond");
+    let daemon = Daemon::start("--locks 100 --names 50 --overflow-locks");
     for lock in ["100", "149", "4611686018427387904"] {
         let refused = finish(spawn(daemon.lock(lock, "true")));
         let why = text(&refused.stderr);
@@ -148,7 +148,7 @@ fn numbers_that_are_no_locks_are_refused_and_say_which_are() {
     let without = Daemon::start("--locks 100");
     let refused = run(&format!("locks manage --server {}", without.address));
     let why = text(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && why.contains("with --beyond"), "{why}");
+    assert!(refused.status.code() == Some(2) && why.contains("with --overflow-locks"), "{why}");
     let locks = connect(&without);
     assert!(!locks.is_beyond(1 << 40));
     let refused = locks.exclusive(1 << 40).timeout(Duration::from_secs(1)).acquire();

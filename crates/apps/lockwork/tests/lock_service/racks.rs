@@ -36,7 +36,7 @@ fn racks(etcd: &Server, options: &str) -> Output {
 }
 
 fn spread(etcd: &Server, names: &str) {
-    let output = racks(etcd, &format!("--spread {names} --wait 30s"));
+    let output = racks(etcd, &format!("--rebalance {names} --wait 30s"));
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
@@ -89,7 +89,7 @@ fn a_lock_that_is_held_goes_when_it_is_released_and_others_wait_for_nobody() {
     let (machine, other) = (connect(&one), connect(&two));
     let held = machine.exclusive(17).acquire().expect("nobody has it");
     let reads = [&machine, &other].map(|machine| machine.shared(18).acquire().expect("all may read"));
-    let late = racks(&etcd, "--spread two --wait 1s");
+    let late = racks(&etcd, "--rebalance two --wait 1s");
     let why = text(&late.stderr);
     assert!(late.status.code() == Some(3) && why.contains("2 parts have not arrived in 1 s"), "{why}");
     assert_eq!(parts(&etcd, "two"), 62);
@@ -131,7 +131,7 @@ fn racks_that_are_killed_while_locks_move_go_on() {
         for round in 0..3 {
             go_on();
             let names = ["two", "one,two", "two"][round];
-            let begun = racks(&etcd, &format!("--spread {names} --wait 0s"));
+            let begun = racks(&etcd, &format!("--rebalance {names} --wait 0s"));
             assert!(matches!(begun.status.code(), Some(0 | 3)), "{}", text(&begun.stderr));
             one.restart(&of_one);
             go_on();
@@ -304,10 +304,10 @@ fn mistakes_with_racks_are_named() {
             "give --udp the address",
         ),
         (format!("lockd --etcd {at} --rack a/b"), "letters, digits, dots, hyphens and underscores"),
-        (format!("lockd --etcd {at} --rack two --beyond"), "cannot be used with"),
+        (format!("lockd --etcd {at} --rack two --overflow-locks"), "cannot be used with"),
         ("lockd --rack two".to_string(), "--etcd"),
-        (format!("locks racks --etcd {at} --spread one,two"), "no rack is called 'two'; there are: one"),
-        (format!("locks racks --etcd {at} --spread one,one"), "'one' stands there twice"),
+        (format!("locks racks --etcd {at} --rebalance one,two"), "no rack is called 'two'; there are: one"),
+        (format!("locks racks --etcd {at} --rebalance one,one"), "'one' stands there twice"),
         (format!("locks racks --etcd {at} --etcd-prefix other/"), "is no rack"),
     ] {
         let output = run(&command);

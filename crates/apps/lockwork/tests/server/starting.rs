@@ -153,7 +153,7 @@ fn a_node_listens_before_it_reaches_the_servers_of_its_log() {
     // A server of NATS that says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("nats://{}", silent.local_addr().unwrap());
-    let starting = Starting::new(&["--cluster", &url, "--unsynced"]);
+    let starting = Starting::new(&["--cluster", &url, "--allow-unsynced-log"]);
     let fields = starting.refusal().expect("it starts");
     let wanted = ["C57P03", "Mthe database system is starting up", "Dconnecting to the NATS servers of the log"];
     assert!(wanted.iter().all(|wanted| fields.iter().any(|field| field == wanted)), "{fields:?}");

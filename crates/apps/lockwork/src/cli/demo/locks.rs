@@ -24,7 +24,7 @@ pub(super) fn show() -> Result<Option<String>, Failure> {
     ))?;
     let failed = |error: &dyn std::fmt::Display| Failure::BackEnd(format!("the lock service: {error}"));
     let address = "127.0.0.1:0".parse().expect("a constant address");
-    let options = Options { fresh: true, lease_ms: LEASE.as_millis() as u32, ..Options::new(address) };
+    let options = Options { fresh: true, names: 500, lease_ms: LEASE.as_millis() as u32, ..Options::new(address) };
     let mut lockd =
         Lockd::bind(&options, InProcess::new(1000).map_err(|error| failed(&error))?).map_err(|error| failed(&error))?;
     let address = lockd.address().map_err(|error| failed(&error))?.to_string();

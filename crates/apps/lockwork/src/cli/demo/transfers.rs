@@ -16,7 +16,8 @@ const SOURCE: &str = include_str!("../../../../../../examples/transfer.lw");
 const ACCOUNTS: u64 = 100_000;
 /// Half of all transfers take their money from one of these.
 const HOT: u64 = 16;
-const BALANCE: i64 = 1_000;
+/// Enough that no account runs dry.
+const BALANCE: i64 = 1_000_000_000;
 /// Calls of a batch, and batches that are measured again and again.
 const CALLS: usize = 16_384;
 const BATCHES: usize = 16;
