@@ -41,7 +41,7 @@ pub struct Settings {
     /// A worker that is busy and completes nothing for so many times 256 cycles is stuck; 0: for ever.
     pub watchdog: u32,
     /// A card that completes nothing for so long is lost.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Settings {
@@ -51,7 +51,7 @@ impl Default for Settings {
             inflight: 0,
             retries: MAX_RETRIES,
             watchdog: 16_384,
-            patience: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Driver {
     pub(crate) fn until_stopped(&mut self, what: &str) -> Result<(), EngineError> {
         let begin = Instant::now();
         while self.state()? != at::STATE_STOPPED {
-            if begin.elapsed() > self.settings.patience {
+            if begin.elapsed() > self.settings.timeout {
                 return Err(self.lost(&format!("it does not stop {what}")));
             }
             self.card.wait()?;

@@ -111,7 +111,7 @@ impl Driver {
                 if self.state()? == at::STATE_STOPPED && self.collect(&mut flight)? == 0 {
                     return Err(self.lost(&format!("it stopped and kept {} blocks", flight.out)));
                 }
-                if progress.elapsed() > self.settings.patience {
+                if progress.elapsed() > self.settings.timeout {
                     return Err(self.lost(&format!("it completes none of {} blocks", flight.out)));
                 }
                 self.card.wait()?;

@@ -21,7 +21,7 @@ const TOP: &str = "lw_top_mem";
 /// Cycles of a [`Card::wait`].
 const BURST: u64 = 128;
 /// A register is answered within so many cycles, or never.
-const PATIENCE: u64 = 10_000;
+const TIMEOUT: u64 = 10_000;
 /// Cycles of reset.
 const RESET: u64 = 8;
 
@@ -341,7 +341,7 @@ impl Card for SimulatedCard {
         let read = self.simulate(|card| {
             card.model.set(card.ports.araddr, u64::from(offset));
             card.model.set(card.ports.arvalid, 1);
-            (0..PATIENCE).find_map(|_| {
+            (0..TIMEOUT).find_map(|_| {
                 let (taken, answer) = card.cycle(|model, ports| {
                     let answer =
                         (model.get(ports.rvalid) == 1).then(|| (model.get(ports.rdata), model.get(ports.rresp)));
@@ -354,7 +354,7 @@ impl Card for SimulatedCard {
             })
         });
         match read? {
-            None => Err(CardError::Silent { offset, cycles: PATIENCE }),
+            None => Err(CardError::Silent { offset, cycles: TIMEOUT }),
             Some((value, 0)) => Ok(value as u32),
             Some((_, response)) => Err(CardError::Bus { offset, response: response as u8 }),
         }
@@ -367,7 +367,7 @@ impl Card for SimulatedCard {
             card.model.set(card.ports.wdata, u64::from(value));
             card.model.set(card.ports.awvalid, 1);
             card.model.set(card.ports.wvalid, 1);
-            (0..PATIENCE).any(|_| {
+            (0..TIMEOUT).any(|_| {
                 let (address, data, answered) = card.cycle(|model, ports| {
                     (model.get(ports.awready) == 1, model.get(ports.wready) == 1, model.get(ports.bvalid) == 1)
                 });
@@ -380,7 +380,7 @@ impl Card for SimulatedCard {
                 answered
             })
         });
-        if written? { Ok(()) } else { Err(CardError::Silent { offset, cycles: PATIENCE }) }
+        if written? { Ok(()) } else { Err(CardError::Silent { offset, cycles: TIMEOUT }) }
     }
 
     fn wait(&mut self) -> Result<(), CardError> {

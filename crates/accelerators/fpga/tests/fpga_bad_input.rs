@@ -142,8 +142,8 @@ fn a_hang_is_told_with_every_stage_and_the_card_works_after_a_reset() {
 #[test]
 fn a_memory_that_never_answers_keeps_the_card_from_being_reset_and_the_driver_says_so() {
     let Some(card) = Shared::new(Behaviour::paper()) else { return };
-    let patience = std::time::Duration::from_millis(200);
-    let settings = Settings { watchdog: 16, patience, ..Settings::default() };
+    let timeout = std::time::Duration::from_millis(200);
+    let settings = Settings { watchdog: 16, timeout, ..Settings::default() };
     let mut engine = prepared(&|| Ok(card.engine(settings)), false);
     engine.start().unwrap();
     card.behave(Behaviour { late_request: Some((4, NEVER)), ..Behaviour::paper() });

@@ -180,7 +180,7 @@ fn two_processes(isolation: Isolation) -> Box<dyn Stage> {
         lock_lines: 1 << 12,
         tables: 1,
         tuples: CAPACITY as u32,
-        host: Config { isolation, patience: Duration::ZERO, ..Config::default() },
+        host: Config { isolation, timeout: Duration::ZERO, ..Config::default() },
         ..NearDataConfig::new(&data)
     };
     let engine = NearData::start(Command::new(env!("CARGO_BIN_EXE_lockwork-smart-storage")), config);

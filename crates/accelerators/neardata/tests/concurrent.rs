@@ -16,11 +16,11 @@ use lockwork_neardata::host::{Config, Host, HostError, Isolation};
 use lockwork_neardata::record::Timestamp;
 use lockwork_procedure::assembly::assemble;
 
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A host that flushes all the time and caches next to nothing.
 fn restless(isolation: Isolation) -> (Setup, Host) {
-    let mut setup = Setup::new(isolation, PATIENCE);
+    let mut setup = Setup::new(isolation, TIMEOUT);
     let config = Config { flush_bytes: 2_000, cache_bytes: 16 * 500, max_retries: 10_000, ..setup.config };
     setup.config = config;
     let host = setup.open().unwrap();
@@ -307,7 +307,7 @@ impl Drop for Stop<'_> {
 fn what_a_flush_stores_is_the_state_of_one_moment() {
     const KEYS: i64 = 40;
     for isolation in [Isolation::Snapshot, Isolation::Serializable] {
-        let setup = Setup::new(isolation, PATIENCE);
+        let setup = Setup::new(isolation, TIMEOUT);
         let host = setup.open().unwrap();
         host.create_table(&numbers()).unwrap();
         insert(&host, (0..KEYS).map(|id| (id, 0)));

@@ -40,7 +40,7 @@ fn the_host_writes_around_the_rows_of_a_bulk_update_before_they_are_locked() {
         maps.add_map(table, map.clone());
         Ok(map)
     };
-    let config = Config { patience: Duration::ZERO, ..Config::default() };
+    let config = Config { timeout: Duration::ZERO, ..Config::default() };
     let host: &'static Host = Box::leak(Box::new(Host::open(config, device, Arc::new(locks), Box::new(map)).unwrap()));
     host.create_table(&numbers()).unwrap();
     insert(host, (0..6).map(|id| (id, id * 10)));

@@ -8,7 +8,7 @@ use support::{Chance, module, port, seed};
 
 const GRANULES: u64 = 32;
 /// Until what has just come back is free, and two laps, in which each granule is taken into the run and let go.
-const PATIENCE: u64 = GRANULES + 2 * 3 * GRANULES;
+const POLICIES: u64 = GRANULES + 2 * 3 * GRANULES;
 
 /// The longest run of free granules, around the end.
 fn longest(taken: &[bool]) -> u64 {
@@ -52,7 +52,7 @@ fn windows_do_not_overlap_and_what_fits_is_found() {
             waits |= long < need;
             let fits = longest(&taken) >= need;
             searched = if waits && fits && long < need { searched + 1 } else { 0 };
-            assert!(searched <= PATIENCE, "round {round}: {need} granules are not found");
+            assert!(searched <= POLICIES, "round {round}: {need} granules are not found");
             let gives = !windows.is_empty() && (chance.percent(2) || !fits);
             let window = gives.then(|| chance.below(windows.len() as u64) as usize);
             let (at, count) = window.map_or((0, 0), |window| windows[window]);

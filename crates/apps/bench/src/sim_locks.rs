@@ -87,7 +87,8 @@ pub(super) struct Arguments {
 
 impl Arguments {
     fn settings(&self) -> Settings {
-        let &Self { seed, operations, machines, tasks, locks, overflow_locks, managers, writers_first, near, .. } = self;
+        let &Self { seed, operations, machines, tasks, locks, overflow_locks, managers, writers_first, near, .. } =
+            self;
         let faults = if self.no_faults { Faults::NONE } else { Faults::ALL };
         let of_locks = Settings { locks, beyond: overflow_locks, managers, ..USUAL };
         let mut settings = Settings { seed, operations, machines, tasks, writers_first, near, faults, ..of_locks };

@@ -99,8 +99,8 @@ fn clean_takes_what_the_dead_have_left() {
     let locks = SharedLocks::attach(name).unwrap();
     let number = locks.session().unwrap().number();
     let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
-    let patience = lockwork_sharedlocks::Patience::Queue;
-    locks.table().request(&mut dead, 3, LockMode::Exclusive, patience, &mut |_| ()).unwrap();
+    let timeout = lockwork_sharedlocks::WaitPolicy::Queue;
+    locks.table().request(&mut dead, 3, LockMode::Exclusive, timeout, &mut |_| ()).unwrap();
     let status = json(&format!("shared-locks status {name} --output json"));
     assert_eq!(status["sessions"][0]["alive"], false, "{status}");
     assert_eq!((&status["taken"], &status["cleaned"]), (&1.into(), &Value::Null), "{status}");
@@ -165,8 +165,8 @@ fn a_session_that_the_dead_left_damaged_is_shown_and_kept_shown() {
     let number = locks.session().unwrap().number();
     let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
     for line in [3, 4] {
-        let patience = lockwork_sharedlocks::Patience::Try;
-        locks.table().request(&mut dead, line, LockMode::Exclusive, patience, &mut |_| ()).unwrap();
+        let timeout = lockwork_sharedlocks::WaitPolicy::Try;
+        locks.table().request(&mut dead, line, LockMode::Exclusive, timeout, &mut |_| ()).unwrap();
     }
     // The list has an entry for each line: its number is the upper half.
     let memory = locks.table().memory();

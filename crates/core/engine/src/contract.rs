@@ -20,9 +20,9 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_procedure::verify::VerifyError;
 use lockwork_storage::{Database, Digest, StorageError};
 
+use crate::compound::Compound;
 use crate::registry::Registered;
 use crate::tally::Tally;
-use crate::together::Together;
 
 /// How transactions of one worker overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -306,8 +306,8 @@ pub trait Engine: Send {
         false
     }
 
-    /// Whether [`Self::together`] runs several calls as one transaction.
-    fn runs_together(&self) -> bool {
+    /// Whether [`Self::compound`] runs several calls as one transaction.
+    fn runs_compounds(&self) -> bool {
         false
     }
 
@@ -331,7 +331,7 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// [`EngineError::Busy`], and [`EngineError::NotTogether`] on devices.
-    fn together(&mut self, transaction: &mut dyn FnMut(&mut Together<'_>) -> bool) -> Result<bool, EngineError> {
+    fn compound(&mut self, transaction: &mut dyn FnMut(&mut Compound<'_>) -> bool) -> Result<bool, EngineError> {
         let _never_called = transaction;
         Err(EngineError::NotTogether(self.name()))
     }

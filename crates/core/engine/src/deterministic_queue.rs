@@ -24,7 +24,7 @@ use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::deterministic::{Claim, Footprint, Granules};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
-use crate::team::{Barrier, Patience, Team};
+use crate::team::{Backoff, Barrier, Team};
 
 /// The most transactions that a ring to or from a worker holds.
 const RING: usize = 256;
@@ -87,7 +87,7 @@ impl Scheme for DeterministicQueue {
             blocks,
             stop: AtomicBool::new(false),
             barrier: Barrier::new(team.size()),
-            patience: Patience::of(team.size(), SPINS),
+            backoff: Backoff::of(team.size(), SPINS),
         };
         let scheduler = Scheduler {
             shared: &shared,
@@ -132,34 +132,34 @@ struct Shared<'a> {
     /// Tells of panics; nobody meets at it.
     barrier: Barrier,
     /// What everybody begins to wait with.
-    patience: Patience,
+    backoff: Backoff,
 }
 
 impl Shared<'_> {
     /// A worker: executes what comes until the scheduler stops.
     fn serve(&self, executor: &mut Executor, mut work: Consumer<u32>, mut done: Producer<u32>) {
-        let mut patience = self.patience;
+        let mut backoff = self.backoff;
         loop {
             let Ok(index) = work.pop() else {
                 if self.stop.load(Ordering::Acquire) {
                     return;
                 }
-                self.wait(&mut patience);
+                self.wait(&mut backoff);
                 continue;
             };
-            patience.renew();
+            backoff.renew();
             execute(self.core, executor, self.blocks, index as usize);
             // The scheduler empties this ring whenever it waits, so there is room soon.
             while done.push(index).is_err() {
-                self.wait(&mut patience);
+                self.wait(&mut backoff);
             }
         }
     }
 
     /// Waits a little for the others.
-    fn wait(&self, patience: &mut Patience) {
+    fn wait(&self, backoff: &mut Backoff) {
         self.barrier.check();
-        patience.wait();
+        backoff.wait();
     }
 }
 
@@ -262,15 +262,15 @@ impl Scheduler<'_> {
 
     /// Waits until at most `most` transactions are outstanding.
     fn drain(&mut self, executor: &mut Executor, most: usize) {
-        let mut patience = self.shared.patience;
+        let mut backoff = self.shared.backoff;
         while self.outstanding > most {
             self.dispatch(executor);
             let before = self.outstanding;
             self.collect();
             if self.outstanding < before {
-                patience.renew();
+                backoff.renew();
             } else if !self.run_one(executor) {
-                self.shared.wait(&mut patience);
+                self.shared.wait(&mut backoff);
             }
         }
     }

@@ -15,11 +15,11 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
+use crate::compound::{Compound, Effects};
 use crate::contract::{BatchReport, Completed, Engine, EngineError, Options, Refused, SerialOrder};
 use crate::deterministic::Deterministic;
 use crate::registry::{Registered, Registry};
 use crate::team::Team;
-use crate::together::{Effects, Together};
 
 /// The longest batch that runs on the caller's own thread.
 const INLINE_BLOCKS: usize = 64;
@@ -60,7 +60,7 @@ struct State<S> {
     /// Runs batches in the order of their blocks where the scheme does not. Nothing of a scheme's lies in a row between
     /// batches that another one would trip over: header words are times and versions that only the scheme reads.
     in_order: Option<Deterministic>,
-    together: Effects,
+    compound: Effects,
     options: Options,
 }
 
@@ -79,7 +79,7 @@ impl<S: Scheme> HostEngine<S> {
     /// Starts the threads of an engine over an empty database.
     pub(crate) fn new(scheme: S, options: Options) -> Result<Self, EngineError> {
         let core = Core { database: Database::new(options.pages), registry: Registry::default(), first_sequence: 0 };
-        let state = State { core, scheme, in_order: None, together: Effects::default(), options: options.clone() };
+        let state = State { core, scheme, in_order: None, compound: Effects::default(), options: options.clone() };
         let state = Arc::new(Mutex::new(state));
         let failed = |error: std::io::Error| EngineError::Worker(format!("could not be started: {error}"));
         let team = Team::new(options.threads).map_err(failed)?;
@@ -196,7 +196,7 @@ impl<S: Scheme> Engine for HostEngine<S> {
         self.hand_over(batch, false)
     }
 
-    fn runs_together(&self) -> bool {
+    fn runs_compounds(&self) -> bool {
         true
     }
 
@@ -208,9 +208,9 @@ impl<S: Scheme> Engine for HostEngine<S> {
         self.hand_over(batch, true)
     }
 
-    fn together(&mut self, transaction: &mut dyn FnMut(&mut Together<'_>) -> bool) -> Result<bool, EngineError> {
+    fn compound(&mut self, transaction: &mut dyn FnMut(&mut Compound<'_>) -> bool) -> Result<bool, EngineError> {
         let state = &mut *self.idle()?;
-        let kept = Together::run(&state.core, &mut state.together, transaction);
+        let kept = Compound::run(&state.core, &mut state.compound, transaction);
         // SAFETY: no batch is in flight, so no transaction is running.
         unsafe { state.core.database.reclaim() };
         Ok(kept)

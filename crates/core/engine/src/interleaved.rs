@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Interleave, Options};
-use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
 use crate::recipe::Lines;
 use crate::registry::{Registered, Registry};
 use crate::tally::Tally;
+use crate::tombstones::Tombstones;
 
 /// Transactions that a worker takes from the batch at a time.
 const PIECE: usize = 32;
@@ -92,7 +92,7 @@ pub(crate) const fn turns_after(retries: u32) -> u32 {
 /// How many transactions a worker has in flight: fewer after conflicts, and down to one. Where all want the same rows,
 /// each that begins again comes in the way of those that are nearly done, and its siblings are the nearest.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct Concurrency {
     /// How many there may be now, and at the most.
     now: usize,
     most: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Crowd {
     ended: usize,
 }
 
-impl Crowd {
+impl Concurrency {
     /// Transactions that end without a conflict, for each in flight, before one more is let in.
     const CALM: usize = 4;
 
@@ -155,13 +155,13 @@ pub(crate) unsafe fn wipe(registered: &Registered, block: *mut u8) {
 }
 
 /// Hands the blocks of a batch out to workers.
-pub(crate) struct Supply {
+pub(crate) struct BlockSupply {
     pub(crate) blocks: Blocks,
     /// First block that no worker has taken.
     next: AtomicUsize,
 }
 
-impl Supply {
+impl BlockSupply {
     pub(crate) fn new(blocks: Blocks) -> Self {
         Self { blocks, next: AtomicUsize::new(0) }
     }
@@ -187,15 +187,15 @@ impl Supply {
     }
 }
 
-/// Ends a batch: unlinks the ghosts of all workers and reports what they counted.
+/// Ends a batch: unlinks the tombstones of all workers and reports what they counted.
 ///
 /// # Safety
 /// No transaction runs.
-pub(crate) unsafe fn settle<'a>(workers: impl Iterator<Item = (&'a mut Ghosts, &'a mut Tally)>) -> BatchReport {
+pub(crate) unsafe fn settle<'a>(workers: impl Iterator<Item = (&'a mut Tombstones, &'a mut Tally)>) -> BatchReport {
     let mut report = BatchReport::default();
-    for (ghosts, tally) in workers {
+    for (tombstones, tally) in workers {
         // SAFETY: as the caller's.
-        unsafe { ghosts.unlink() };
+        unsafe { tombstones.unlink() };
         // Taken, not copied: a worker that the next batch does not involve must not report this one again.
         report.tally.add(&std::mem::take(tally));
     }

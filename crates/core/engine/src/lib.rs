@@ -15,11 +15,12 @@
 //!
 //! Shared by all of them: the registry of procedures ([`registry`]) and their inner-loop form ([`recipe`]), the worker
 //! team ([`team`]), execution of a transaction that has its rows for itself ([`exclusive`]), several calls as one
-//! transaction ([`Together`]), calls that only read, beside all of that ([`read()`]), and the check that makes every
+//! transaction ([`Compound`]), calls that only read, beside all of that ([`read()`]), and the check that makes every
 //! engine trustworthy, replay in its own serial order ([`replay`]). What engines of several machines promise each
 //! other is in [`divided`].
 
 mod blocks;
+mod compound;
 pub mod conflicts;
 pub mod conformance;
 pub mod contract;
@@ -27,7 +28,6 @@ pub mod deterministic;
 pub mod deterministic_queue;
 pub mod divided;
 pub mod exclusive;
-mod ghosts;
 mod host_engine;
 mod interleaved;
 mod key_images;
@@ -43,9 +43,10 @@ pub mod serial;
 mod tally;
 pub mod team;
 pub mod timestamp;
-mod together;
+mod tombstones;
 pub mod two_phase;
 
+pub use compound::{Compound, Savepoint};
 pub use conflicts::{Cause, Conflicts};
 pub use contract::{
     BatchReport, Completed, ConflictPlan, Constructor, DeviceTimes, Engine, EngineError, EngineKind, Interleave,
@@ -54,4 +55,3 @@ pub use contract::{
 pub use divided::{Calls, Divided, Gathered, Images, Interrupt, Loaded, Place};
 pub use reading::read;
 pub use tally::Tally;
-pub use together::{Moment, Together};

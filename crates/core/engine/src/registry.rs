@@ -126,7 +126,7 @@ impl Registered {
     /// Whether its accesses can only be found by running it.
     #[inline(always)]
     #[must_use]
-    pub fn is_scouted(&self) -> bool {
+    pub fn needs_reconnaissance(&self) -> bool {
         self.traits.dependent && self.cover.is_none()
     }
 

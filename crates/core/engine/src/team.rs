@@ -174,20 +174,20 @@ pub fn share(range: &Range<usize>, number: usize, team: usize) -> Range<usize> {
 
 /// Waits, without sleeping, until `ready`, for others of a job of so many workers.
 pub fn wait_until(workers: usize, ready: impl Fn() -> bool) {
-    let mut patience = Patience::of(workers, SPINS);
+    let mut backoff = Backoff::of(workers, SPINS);
     while !ready() {
-        patience.wait();
+        backoff.wait();
     }
 }
 
 /// How often somebody who waits looks again before letting others run, perhaps those that are waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Backoff {
     spins: u32,
     most: u32,
 }
 
-impl Patience {
+impl Backoff {
     /// So many looks where every worker of a job can have a core. Where they are more than the cores, those that are
     /// waited for perhaps do not run because others look; so then none.
     #[must_use]

@@ -108,9 +108,9 @@ fn scans_through_partitions_see_no_phantoms() {
 fn a_transaction_comes_back_to_a_row_in_every_order() {
     const OPERATIONS: [&str; 4] = ["search", "update", "insert", "remove"];
     let mut sources = Vec::new();
-    for (number, together) in (0..64).flat_map(|number| [(number, false), (number, true)]) {
+    for (number, compound) in (0..64).flat_map(|number| [(number, false), (number, true)]) {
         let mut source =
-            format!("procedure p{number}{together}\ntable t\nparam home: i64\nparam id: i64\nresult seen: i64[4]\n");
+            format!("procedure p{number}{compound}\ntable t\nparam home: i64\nparam id: i64\nresult seen: i64[4]\n");
         // It runs where this row is.
         source += "search c9, t, [home]\nret r9, c9, away\naway:\nmov r1, 0\n";
         let (mut issues, mut awaits) = (String::new(), String::new());
@@ -125,7 +125,7 @@ fn a_transaction_comes_back_to_a_row_in_every_order() {
                 _ => "loadr r3, r2[t.value]\nadd r3, r3, 8\nstorer r3, r2[t.value]\n",
             };
             awaits += &format!("none{at}:\n");
-            if !together {
+            if !compound {
                 issues += &std::mem::take(&mut awaits);
             }
         }

@@ -5,7 +5,7 @@ use lockwork_locking::conformance::managers::{Batch, GroupWords, Policy, Queue, 
 use lockwork_locking::conformance::reference::Reference;
 use lockwork_locking::conformance::shared::SharedTable;
 use lockwork_locking::conformance::{FILES, Manager, Verdict, golden, parse, run, run_all};
-use lockwork_locking::shared::Patience;
+use lockwork_locking::shared::WaitPolicy;
 
 /// At least `passed` scripts run through and none fails; the report is printed, with what was skipped and why.
 fn check<M: Manager>(passed: usize, fresh: impl FnMut() -> M) {
@@ -45,10 +45,10 @@ fn group_words_conform() {
 
 #[test]
 fn shared_tables_conform_under_every_patience() {
-    check(9, || SharedTable::new(Patience::Try));
-    check(9, || SharedTable::new(Patience::WaitDie));
-    check(15, || SharedTable::new(Patience::Queue));
-    check(14, || SharedTable::new(Patience::Safe));
+    check(9, || SharedTable::new(WaitPolicy::Try));
+    check(9, || SharedTable::new(WaitPolicy::WaitDie));
+    check(15, || SharedTable::new(WaitPolicy::Queue));
+    check(14, || SharedTable::new(WaitPolicy::Safe));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn every_script_of_the_folder_is_in_the_suite_and_runs_on_some_manager() {
             run(&script, &mut || Words::new(Policy::WaitDie)),
             run(&script, &mut || Words::new(Policy::Ordered)),
             run(&script, &mut GroupWords::new),
-            run(&script, &mut || SharedTable::new(Patience::WaitDie)),
+            run(&script, &mut || SharedTable::new(WaitPolicy::WaitDie)),
         ];
         assert!(verdicts.contains(&Verdict::Passed), "{} runs nowhere", script.name);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64 as Plain, Ordering as PlainOrdering};
 
 use lockwork_locking::LockMode::{self, Exclusive as X, Shared as S};
 use lockwork_locking::shared::memory::Memory;
-use lockwork_locking::shared::{LINE_WORDS, Layout, Patience, Session, SessionNumber, Step, Table, Wake};
+use lockwork_locking::shared::{LINE_WORDS, Layout, Session, SessionNumber, Step, Table, WaitPolicy, Wake};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Notify};
@@ -123,7 +123,7 @@ impl Actor {
 
     fn ask(&mut self, mode: LockMode) -> Step {
         let world = self.world.clone();
-        self.table.request(&mut self.session, 0, mode, Patience::Queue, &mut |wake| world.wake(wake)).unwrap()
+        self.table.request(&mut self.session, 0, mode, WaitPolicy::Queue, &mut |wake| world.wake(wake)).unwrap()
     }
 
     /// Sleeps until the lock is granted.

@@ -9,7 +9,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use lockwork_locking::LockMode::{self, Exclusive, IntentExclusive, Shared};
 use lockwork_locking::shared::memory::{Memory, Private};
-use lockwork_locking::shared::{Layout, Patience, Placement, Session, SessionNumber, Step, Table, TableError, Wake};
+use lockwork_locking::shared::{Layout, Placement, Session, SessionNumber, Step, Table, TableError, WaitPolicy, Wake};
 
 /// Memory that stops before a swap.
 struct Gated<'m> {
@@ -106,7 +106,7 @@ fn withdraw<M: Memory>(table: &Table<M>, session: &mut Session) -> Result<(), Ta
 }
 
 fn ask<M: Memory>(table: &Table<M>, session: &mut Session, mode: LockMode) -> Step {
-    table.request(session, LINE, mode, Patience::Queue, &mut nobody).unwrap()
+    table.request(session, LINE, mode, WaitPolicy::Queue, &mut nobody).unwrap()
 }
 
 /// A session that has asked for the line.
@@ -191,7 +191,7 @@ fn who_joins_a_group_late_does_not_come_before_those_who_queued_up_behind_it() {
     let mut oldest = std::thread::scope(|scope| {
         let joining = stop_before(scope, &memory, 1, oldest, |table, oldest| ask(table, oldest, Shared));
         // It may wait for those whom it sees, as they are younger. For the oldest it might not.
-        let step = table.request(&mut older, LINE, Exclusive, Patience::WaitDie, &mut nobody).unwrap();
+        let step = table.request(&mut older, LINE, Exclusive, WaitPolicy::WaitDie, &mut nobody).unwrap();
         let (joined, oldest) = joining.go_on();
         assert_eq!((step, joined), (Step::Waiting, Step::Waiting));
         oldest
@@ -263,7 +263,7 @@ fn those_who_wait_for_a_place_are_woken_although_somebody_came_before_them() {
     }
     let (mut woken, mut tenth) = (Vec::new(), session(&table, 10));
     let mut wake = |wake| woken.push(wake);
-    let step = table.request(&mut tenth, LINE, Exclusive, Patience::Queue, &mut wake).unwrap();
+    let step = table.request(&mut tenth, LINE, Exclusive, WaitPolicy::Queue, &mut wake).unwrap();
     assert_eq!(step, Step::Waiting);
     table.release(&mut owner, LINE, &mut wake).unwrap();
     assert!(woken.contains(&Wake::Crowd), "{woken:?}");
@@ -287,7 +287,7 @@ fn releasing_for_a_session_ends_with_its_life() {
     let table = Table::attach(&memory).unwrap();
     let take = |session: &mut Session, lines: &[u32]| {
         for line in lines {
-            let step = table.request(session, *line, Exclusive, Patience::Try, &mut nobody).unwrap();
+            let step = table.request(session, *line, Exclusive, WaitPolicy::Try, &mut nobody).unwrap();
             assert_eq!(step, Step::Granted, "line {line}");
         }
     };

@@ -65,15 +65,15 @@ pub async fn answered<T>(host: &Host, limit: Limit, answer: impl Future<Output =
         return timeout(time, answer).await.map_err(|_| Unanswered::Late(time));
     }
     let mut answer = pin!(answer);
-    let (silence, patience) = (time.mul_f64(0.4), time.mul_f64(0.6));
+    let (silence, limit) = (time.mul_f64(0.4), time.mul_f64(0.6));
     loop {
         if let Ok(answer) = timeout(silence, answer.as_mut()).await {
             return Ok(answer);
         }
         tokio::select! {
             answer = answer.as_mut() => return Ok(answer),
-            responds = timeout(patience, responds(host)) => if !responds.unwrap_or(false) {
-                return Err(Unanswered::Unresponsive(patience));
+            responds = timeout(limit, responds(host)) => if !responds.unwrap_or(false) {
+                return Err(Unanswered::Unresponsive(limit));
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::{NatsJournal, REQUEST};
 /// How long a message that is there may be on its way.
 const LATE: Duration = Duration::from_secs(2);
 /// How often it is looked whether one is.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A consumer, and the message that is due.
 pub(crate) struct Reader {
@@ -57,7 +57,9 @@ pub(crate) async fn read(
     let mut bytes = 0;
     while bytes == 0 || bytes < most_bytes {
         let message = if found.messages.is_empty() {
-            match tokio::time::timeout(LOOK.min(wait.max(Duration::from_millis(1))), reader.messages.next()).await {
+            match tokio::time::timeout(POLL_INTERVAL.min(wait.max(Duration::from_millis(1))), reader.messages.next())
+                .await
+            {
                 Ok(message) => message,
                 Err(_) if start.elapsed() < wait => continue,
                 Err(_) => {

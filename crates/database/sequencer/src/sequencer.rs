@@ -28,7 +28,7 @@ use crate::threads::{Thread, Threads};
 /// Requests that may wait for the order thread.
 pub(crate) const REQUESTS: usize = 1024;
 /// How long the end of a node may take that has a part, before it is made to wait for the others no more.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Units that may wait for the writer.
 const UNITS: usize = 16;
 
@@ -237,8 +237,8 @@ impl Sequencer {
         let threads = &handle.shared.threads;
         let closed = match threads.send(&handle.requests, Request::Close(reply)) {
             Ok(()) => {
-                let patience = handle.is_divided().then_some(PATIENCE);
-                let closed = threads.receive(&answer, patience).or_else(|_| {
+                let timeout = handle.is_divided().then_some(TIMEOUT);
+                let closed = threads.receive(&answer, timeout).or_else(|_| {
                     // Its engine may wait for a part that is gone.
                     handle.break_off();
                     threads.receive(&answer, None)

@@ -31,7 +31,7 @@ use serde_json::{Map, Value, json};
 /// A file that is longer is begun anew.
 const MAX_BYTES: u64 = 64 << 20;
 /// How often it is looked whether the file is still the one of this name.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// As much of a statement or a name is written.
 const MAX_STATEMENT: usize = 4 << 10;
 const MAX_NAME: usize = 256;
@@ -139,7 +139,7 @@ impl Audit {
 
     /// Begins the file anew when it is too long, or is not the one of this name any more.
     fn look(&self, log: &mut Log) -> io::Result<()> {
-        if log.looked.elapsed() < LOOK && !log.is_broken {
+        if log.looked.elapsed() < POLL_INTERVAL && !log.is_broken {
             return Ok(());
         }
         log.looked = Instant::now();
@@ -237,12 +237,12 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         // What has been renamed, as programs that rotate logs do, is begun anew.
         std::fs::rename(&path, folder.path().join("before")).unwrap();
-        audit.log.lock().unwrap().looked = Instant::now().checked_sub(LOOK).unwrap();
+        audit.log.lock().unwrap().looked = Instant::now().checked_sub(POLL_INTERVAL).unwrap();
         audit.ended("ann", 9, "the user was removed");
         assert_eq!(lines(&path).len(), 1);
         // What is too long as well.
         audit.log.lock().unwrap().file.set_len(MAX_BYTES).unwrap();
-        audit.log.lock().unwrap().looked = Instant::now().checked_sub(LOOK).unwrap();
+        audit.log.lock().unwrap().looked = Instant::now().checked_sub(POLL_INTERVAL).unwrap();
         audit.ended("ann", 9, "the user was removed");
         assert_eq!(lines(&path).len(), 1);
         assert_eq!(std::fs::metadata(folder.path().join("audit.1")).unwrap().len(), MAX_BYTES);

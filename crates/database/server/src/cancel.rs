@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::error::{Refusal, refuse};
 
 /// How often a client is looked for that waits for the answer of a query.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Nothing is being done.
 const IDLE: u8 = 0;
@@ -136,7 +136,7 @@ impl Cancel {
 
     /// Waits for the mark, and sets it when the client has gone.
     pub(crate) async fn asked_or_gone(&self) {
-        while tokio::time::timeout(LOOK, self.asked()).await.is_err() {
+        while tokio::time::timeout(POLL_INTERVAL, self.asked()).await.is_err() {
             if self.is_peer_gone() {
                 self.leave();
             }
@@ -302,9 +302,9 @@ mod tests {
 
         // Bytes that nobody has read do not hide the client's end.
         client.try_write(b"more").unwrap();
-        assert!(timeout(LOOK * 2, cancel.asked_or_gone()).await.is_err());
+        assert!(timeout(POLL_INTERVAL * 2, cancel.asked_or_gone()).await.is_err());
         drop(client);
-        timeout(LOOK * 20, cancel.asked_or_gone()).await.unwrap();
+        timeout(POLL_INTERVAL * 20, cancel.asked_or_gone()).await.unwrap();
         cancel.end(true);
         assert!(cancel.is_asked());
         let other = two.cancel.clone();

@@ -35,14 +35,14 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const GOODBYE: Duration = Duration::from_millis(100);
 /// When a client that says nothing is asked whether it is there, how often again, and how many times.
 const SILENCE: Duration = Duration::from_secs(60);
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 const TIMES: u32 = 6;
 
 /// Has the system find out about clients that are gone without a word.
 fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, SILENCE)?;
-    sockopt::set_tcp_keepintvl(socket, AGAIN)?;
+    sockopt::set_tcp_keepintvl(socket, RETRY_DELAY)?;
     Ok(sockopt::set_tcp_keepcnt(socket, TIMES)?)
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Limits {
     /// For the login, TLS included.
     pub(crate) login: Duration,
     /// For each message.
-    pub(crate) patience: Duration,
+    pub(crate) io_timeout: Duration,
     pub(crate) room: Arc<Semaphore>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) async fn serve(
     socket: TcpStream,
     tls: Option<TlsAcceptor>,
     handlers: Handlers,
-    Limits { login, patience, room }: Limits,
+    Limits { login, io_timeout, room }: Limits,
     told: impl Future<Output = ErrorInfo>,
 ) -> io::Result<()> {
     let late = Instant::now() + login;
@@ -96,8 +96,8 @@ pub(crate) async fn serve(
         // What came before the encryption may be anybody's.
         return Ok(());
     }
-    let mut messages = Messages::new(early, patience);
-    let mut held = Held::new(room, patience);
+    let mut messages = Messages::new(early, io_timeout);
+    let mut held = Held::new(room, io_timeout);
     let (startup, copy, asked) = (handlers.startup_handler(), handlers.copy_handler(), handlers.cancel_handler());
     let cancel = handlers.session.cancel.clone();
     let mut mechanism = Stage::Mechanism;
@@ -190,7 +190,7 @@ pub(crate) async fn serve(
             }
         }
     };
-    let (why, patience) = tokio::select! {
+    let (why, io_timeout) = tokio::select! {
         why = served => match why? {
             Some(why) => (why, LAST_WORDS),
             None => return Ok(()),
@@ -200,6 +200,6 @@ pub(crate) async fn serve(
     socket.send(ErrorResponse(response(why))).await?;
     socket.close().await?;
     // A connection that ends while bytes come takes with it what the client has not read.
-    drop(timeout(patience, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await);
+    drop(timeout(io_timeout, tokio::io::copy(socket.get_mut(), &mut tokio::io::sink())).await);
     Ok(())
 }

@@ -62,14 +62,14 @@ pub(crate) struct Part {
 /// What a connection holds.
 pub(crate) struct Held {
     room: Arc<Semaphore>,
-    patience: Duration,
+    io_timeout: Duration,
     parts: HashMap<(Kind, String), Part>,
     bytes: usize,
 }
 
 impl Held {
-    pub(crate) fn new(room: Arc<Semaphore>, patience: Duration) -> Self {
-        Self { room, patience, parts: HashMap::new(), bytes: 0 }
+    pub(crate) fn new(room: Arc<Semaphore>, io_timeout: Duration) -> Self {
+        Self { room, io_timeout, parts: HashMap::new(), bytes: 0 }
     }
 
     /// Room for a message of so many bytes.
@@ -81,7 +81,7 @@ impl Held {
         if self.bytes + bytes <= OWN {
             return Ok(Part { bytes, _room: None });
         }
-        let room = timeout(self.patience, self.room.clone().acquire_many_owned((bytes >> 10) as u32 + 1)).await;
+        let room = timeout(self.io_timeout, self.room.clone().acquire_many_owned((bytes >> 10) as u32 + 1)).await;
         let Ok(Ok(room)) = room else {
             let message =
                 format!("statements and values of all connections fill the {} MiB that they have", ROOM >> 10);

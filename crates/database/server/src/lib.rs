@@ -127,7 +127,7 @@ pub struct Options {
     /// How long a login may take, from the connection on.
     pub login: Duration,
     /// How long a message may take from its first byte on; a second more for each MiB of it.
-    pub patience: Duration,
+    pub io_timeout: Duration,
     /// Who may connect. Without users everybody may, and do everything, from this machine only.
     pub users: Option<Users>,
     /// The audit log: logins, refused logins, definitions and grants.
@@ -147,7 +147,7 @@ impl Default for Options {
             queue: 512,
             drain: Duration::from_secs(10),
             login: Duration::from_secs(10),
-            patience: Duration::from_secs(60),
+            io_timeout: Duration::from_secs(60),
             users: None,
             audit: None,
             tls: None,
@@ -229,7 +229,7 @@ impl Server {
     }
 
     fn new(listener: TcpListener, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, login, patience, users, audit, tls, watcher, warn } = options;
+        let Options { connections, queue, drain, login, io_timeout, users, audit, tls, watcher, warn } = options;
         let files = allow_descriptors();
         if let Some(files) = files.filter(|&files| files < connections + OTHER_FILES) {
             warn(&format!(
@@ -250,7 +250,7 @@ impl Server {
         let few_files = files.map_or(usize::MAX, |files| files.saturating_sub(OTHER_FILES) / 4);
         let max_pending = connections.max(MIN_PENDING).min(few_files.max(MIN_PENDING));
         let logins = Arc::new(Logins::new(connections, max_pending));
-        let (access, limits) = (Arc::new(access), connection::Limits { login, patience, room: held::room() });
+        let (access, limits) = (Arc::new(access), connection::Limits { login, io_timeout, room: held::room() });
         Ok(Self { listener, database, access, tls, users, audit, logins, warn, drain, limits, ending, reserve })
     }
 
@@ -292,7 +292,7 @@ impl Server {
         let mut ending = self.ending.subscribe();
         let over = Sender::new(false);
         let mut connections = JoinSet::new();
-        let mut looks = tokio::time::interval(LOOK);
+        let mut looks = tokio::time::interval(POLL_INTERVAL);
         let mut watching = self.users.clone().map(|users| Watching { users, last: None, is_told: false });
         loop {
             let has_reserve = self.reserve.is_there();
@@ -415,7 +415,7 @@ async fn all(connections: &mut JoinSet<()>) {
 }
 
 /// How often it is looked whether users were changed.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Unfinished logins that there is a place for at least.
 const MIN_PENDING: usize = 64;
 
@@ -461,8 +461,8 @@ impl Reserve {
 
     /// Warns at intervals that connections are refused because the process has no file descriptors left.
     fn tell(&mut self) {
-        const AGAIN: Duration = Duration::from_secs(60);
-        if self.told.is_none_or(|told| told.elapsed() > AGAIN) {
+        const RETRY_DELAY: Duration = Duration::from_secs(60);
+        if self.told.is_none_or(|told| told.elapsed() > RETRY_DELAY) {
             self.told = Some(Instant::now());
             (self.warn)("no file is left for a connection (ulimit -n): those who come are refused");
         }

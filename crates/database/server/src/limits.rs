@@ -32,7 +32,7 @@ const OWN_ANSWER: usize = 256 << 10;
 /// Bytes that are taken from a room at once.
 const STEP: usize = 1 << 20;
 /// Work between two looks at the clock: bytes that are read or written, about.
-const LOOK: usize = 256 << 10;
+const CLOCK_CHECK_BYTES: usize = 256 << 10;
 
 /// Bytes that many share.
 pub(crate) struct Room {
@@ -313,7 +313,7 @@ pub(crate) fn is_over() -> bool {
 /// The query has run for too long, or was cancelled.
 pub(crate) fn spend(work: usize) -> Result<(), Error> {
     let Some(limits) = current() else { return Ok(()) };
-    if limits.work.fetch_add(work, Relaxed).saturating_add(work) < LOOK {
+    if limits.work.fetch_add(work, Relaxed).saturating_add(work) < CLOCK_CHECK_BYTES {
         return Ok(());
     }
     limits.work.store(0, Relaxed);
@@ -343,7 +343,7 @@ pub(crate) fn keep(bytes: usize) -> Result<(), Refusal> {
 /// Counts an allocation of SQLite; false if it cannot be made. A large one is also a look at the clock, because
 /// operators that make large values run for long.
 pub(crate) fn allocate(bytes: usize) -> bool {
-    let allocate = |limits: &Arc<Limits>| (bytes < LOOK || !limits.is_over()) && limits.charge(bytes);
+    let allocate = |limits: &Arc<Limits>| (bytes < CLOCK_CHECK_BYTES || !limits.is_over()) && limits.charge(bytes);
     CURRENT.try_with(|current| current.borrow().as_ref().is_none_or(allocate)).unwrap_or(true)
 }
 
@@ -394,10 +394,10 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(spend(1).is_ok());
-            let error = spend(LOOK).unwrap_err().to_string();
+            let error = spend(CLOCK_CHECK_BYTES).unwrap_err().to_string();
             assert!(error.contains("57014: the query ran for more than 0 s"), "{error}");
-            assert!(!allocate(LOOK) && allocate(1));
+            assert!(!allocate(CLOCK_CHECK_BYTES) && allocate(1));
         });
-        assert!(!is_over() && spend(LOOK).is_ok());
+        assert!(!is_over() && spend(CLOCK_CHECK_BYTES).is_ok());
     }
 }

@@ -21,7 +21,7 @@ use crate::texts;
 
 /// Instructions of SQLite between looks whether it is over. Between two of them an operator may join or compare large
 /// values; functions look themselves.
-const LOOK: i32 = 500;
+const CHECK_OPCODES: i32 = 500;
 /// The most bytes of a value.
 pub(crate) const MAX_VALUE: usize = 64 << 20;
 
@@ -146,7 +146,7 @@ pub(crate) fn open() -> Result<Connection> {
     configure();
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch("PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF")?;
-    connection.progress_handler(LOOK, Some(limits::is_over))?;
+    connection.progress_handler(CHECK_OPCODES, Some(limits::is_over))?;
     texts::register(&connection)?;
     Ok(connection)
 }

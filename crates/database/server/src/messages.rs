@@ -58,7 +58,7 @@ pub(crate) enum Stage {
 /// The messages of a connection.
 pub(crate) struct Messages {
     bytes: BytesMut,
-    patience: Duration,
+    timeout: Duration,
 }
 
 fn broken(message: impl Into<String>) -> Next {
@@ -66,9 +66,9 @@ fn broken(message: impl Into<String>) -> Next {
 }
 
 impl Messages {
-    /// `bytes` have been read already. A message may take `patience` from its first byte on, and more if it is long.
-    pub(crate) fn new(bytes: BytesMut, patience: Duration) -> Self {
-        Self { bytes, patience }
+    /// `bytes` have been read already. A message may take `timeout` from its first byte on, and more if it is long.
+    pub(crate) fn new(bytes: BytesMut, timeout: Duration) -> Self {
+        Self { bytes, timeout }
     }
 
     /// Whether a Sync is there already, with nothing before it but a few messages that close statements and portals.
@@ -139,7 +139,7 @@ impl Messages {
         }
         let begun = Instant::now();
         let kind_bytes = usize::from(stage != Stage::Startup);
-        if let Some(end) = self.fill_until(from, kind_bytes + 4, begun + self.patience).await? {
+        if let Some(end) = self.fill_until(from, kind_bytes + 4, begun + self.timeout).await? {
             return Ok(end);
         }
         let (kind, said) = (self.bytes[0], &self.bytes[kind_bytes..kind_bytes + 4]);
@@ -157,7 +157,7 @@ impl Messages {
         let Some(length) = usize::try_from(said).ok().filter(|length| (4..=MOST).contains(length)) else {
             return Ok(broken(format!("a message says that it has {said} bytes")));
         };
-        let until = begun + self.patience + Duration::from_secs((length / BYTES_PER_SECOND) as u64);
+        let until = begun + self.timeout + Duration::from_secs((length / BYTES_PER_SECOND) as u64);
         let all = kind_bytes + length;
         if length > most {
             let message = format!("a message has {length} bytes, and {most} of this kind are possible");
@@ -180,7 +180,7 @@ impl Messages {
                 return Ok(if come? { Next::Refused(kind, refusal) } else { Next::Gone });
             }
         };
-        let until = until.max(Instant::now() + self.patience);
+        let until = until.max(Instant::now() + self.timeout);
         if let Some(end) = self.fill_until(from, all, until).await? {
             return Ok(end);
         }
@@ -213,7 +213,7 @@ impl Messages {
     }
 
     fn stopped(&self) -> Next {
-        broken(format!("the rest of a message has not come within {:?}", self.patience))
+        broken(format!("the rest of a message has not come within {:?}", self.timeout))
     }
 }
 

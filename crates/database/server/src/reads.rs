@@ -25,7 +25,7 @@ use crate::verb::Verb;
 /// How long a read waits for its record.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How often it is looked whether the record is there.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What transactions are at a node that follows: each of their statements sees a record of its own.
 pub(crate) const LEVEL: &str = "read committed";
@@ -208,7 +208,7 @@ impl Shared {
         if self.caller.record() < record {
             let there = async {
                 while self.caller.record() < record {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
             if cancel.unless(tokio::time::timeout(LONGEST, there)).await?.is_err() {

@@ -182,7 +182,7 @@ impl Shared {
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller()?;
-        let together = database.read(|engine| engine.runs_together())?;
+        let together = database.read(|engine| engine.runs_compounds())?;
         let queries = Queries::new(caller.clone());
         // A node leads when it is told to: what the log has may have to be learnt before.
         let leads = AtomicBool::new(caller.role().is_none());

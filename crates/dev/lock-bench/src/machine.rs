@@ -165,12 +165,12 @@ impl ClientMachine for ServerClient {
             return;
         }
         self.look_again = now + AGAIN_NS / 4;
-        let patience = AGAIN_NS.max(4 * self.usual);
+        let timeout = AGAIN_NS.max(4 * self.usual);
         let waiting =
             self.tasks.iter_mut().filter(|task| !task.granted).filter_map(|task| Some((task.asked?, &mut task.sent)));
         let released = self.released.iter_mut().map(|(packet, sent)| (*packet, sent));
         for (packet, sent) in waiting.chain(released) {
-            if now >= *sent + patience {
+            if now >= *sent + timeout {
                 *sent = now;
                 self.outgoing.push_back(packet);
             }

@@ -129,8 +129,8 @@ impl Client {
                 break number;
             }
         };
-        let patience = ask.try_only.then_some(self.config.answer);
-        let deadline = ask.timeout.into_iter().chain(patience).min().map(|timeout| now.saturating_add(timeout));
+        let limit = ask.try_only.then_some(self.config.answer);
+        let deadline = ask.timeout.into_iter().chain(limit).min().map(|timeout| now.saturating_add(timeout));
         self.requests.insert(
             number,
             Request {

@@ -84,7 +84,7 @@ enum Watch {
     /// An operation without answer.
     Operation(u64),
     /// Readers that are not known, or that pass writers.
-    Patience(u32),
+    WaitPolicy(u32),
     /// A holder that is not confirmed.
     Holder(Machine, u64, u8),
 }
@@ -425,7 +425,7 @@ impl AgentPool {
                         self.send_operation(now, lock);
                     }
                 }
-                Watch::Patience(serial) => {
+                Watch::WaitPolicy(serial) => {
                     if serial == agent.serial
                         && let Some(wait) = agent.watched
                     {

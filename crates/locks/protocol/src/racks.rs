@@ -116,7 +116,7 @@ pub enum Diverted {
 /// may be as many as there are locks.
 const MAX_ASKED: usize = 64;
 /// Of those that are in use beside them, so large a share of what is looked at in a step.
-const AGAIN: u64 = 8;
+const REPEAT_SHARE: u64 = 8;
 
 /// A part that leaves.
 #[derive(Debug, Default)]
@@ -325,7 +325,7 @@ impl Racks {
                     None => leaving.held.push((request, lock)),
                 }
             }
-            let again = leaving.again.len().min(most.div_ceil(AGAIN) as usize);
+            let again = leaving.again.len().min(most.div_ceil(REPEAT_SHARE) as usize);
             let again: Vec<_> = leaving.again.drain(..again).collect();
             let unseen: Vec<_> = locks_of(*part, store, leaving.next).take(most as usize).collect();
             leaving.next += unseen.len() as u64;

@@ -110,7 +110,8 @@ impl Settings {
         let lean = profile == Profile::Lean;
         let mut command = format!("lockwork-bench sim locks --seed {seed} --operations {operations}");
         command += &format!(" --machines {machines} --tasks {tasks} --locks {locks}");
-        command += &if beyond > 0 { format!(" --overflow-locks {beyond} --managers {managers}") } else { String::new() };
+        command +=
+            &if beyond > 0 { format!(" --overflow-locks {beyond} --managers {managers}") } else { String::new() };
         command += if lean { " --lean" } else { "" };
         command += if writers_first { " --writers-first" } else { "" };
         command += &if near > 0 { format!(" --near {near}") } else { String::new() };

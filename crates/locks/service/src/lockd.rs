@@ -50,9 +50,9 @@ const SCAN_LOCKS: u64 = 1 << 15;
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// For how long it looks for packets before it lets others have its core: they may keep it for milliseconds, and
 /// packets of one batch come some microseconds after each other.
-const PATIENCE: Duration = Duration::from_micros(10);
+const TIMEOUT: Duration = Duration::from_micros(10);
 /// How soon it is seen that who joins is written down.
-const LOOK_NS: u64 = 500_000;
+const POLL_INTERVAL_NS: u64 = 500_000;
 /// How often gauges are refreshed.
 const REFRESH_NS: u64 = 200_000_000;
 
@@ -313,10 +313,10 @@ impl<P: DataPlane> Lockd<P> {
                 continue;
             }
             let idle = now - last_packet;
-            if count < BATCH && (idle >= self.spin || (idle >= PATIENCE && !self.spinner.pays())) {
+            if count < BATCH && (idle >= self.spin || (idle >= TIMEOUT && !self.spinner.pays())) {
                 let sleep = Duration::from_nanos(due.saturating_sub(self.now)).min(LONGEST_SLEEP);
                 self.endpoint.wait(sleep);
-            } else if idle >= PATIENCE {
+            } else if idle >= TIMEOUT {
                 // Where cores are fewer than those who want them, a client may need this one.
                 long = self.spinner.let_others();
             }
@@ -360,7 +360,7 @@ impl<P: DataPlane> Lockd<P> {
             self.refresh();
         }
         let joins = self.roll.as_ref().is_some_and(Roll::is_waited_for);
-        let longest = if joins { LOOK_NS } else { REFRESH_NS };
+        let longest = if joins { POLL_INTERVAL_NS } else { REFRESH_NS };
         if more { self.now } else { self.next_tick().min(self.now + longest).min(again) }
     }
 

@@ -75,7 +75,7 @@ pub(crate) const UNCOUNTED: u64 = u64::MAX;
 /// How long machines may take, after the daemon has answered.
 const MACHINES: Duration = Duration::from_millis(200);
 /// A question is asked again after this.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A packet with its body.
 type Answer = (Packet, Vec<u8>);
@@ -110,11 +110,11 @@ impl Asker {
             let bytes = datagram(&asked, &body, self.key.as_ref());
             self.endpoint.push(self.server, bytes.split_at(HEADER).into());
             self.endpoint.flush();
-            let mut answers = match self.answers(AGAIN) {
+            let mut answers = match self.answers(RETRY_DELAY) {
                 Ok(answers) => answers,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     hint = REFUSED;
-                    std::thread::sleep(AGAIN);
+                    std::thread::sleep(RETRY_DELAY);
                     continue;
                 }
                 Err(error) => return Err(QueryError::System(self.server, error)),
@@ -184,7 +184,7 @@ pub fn incarnations(
         }
         asker.endpoint.flush();
         let asked = Instant::now();
-        while let Some(left) = AGAIN.checked_sub(asked.elapsed()).filter(|_| found.contains(&None)) {
+        while let Some(left) = RETRY_DELAY.checked_sub(asked.elapsed()).filter(|_| found.contains(&None)) {
             let answers = asker.answers(left).map_err(|error| QueryError::System(server, error))?;
             // Agents answer too, after the daemon, with what they know of holders.
             for (word, _) in answers.iter().filter(|(packet, _)| packet.requester == Machine::REGISTRY) {

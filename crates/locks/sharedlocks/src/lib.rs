@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use error::Error;
 pub use lockwork_locking::LockMode;
-pub use lockwork_locking::shared::{Damage, Layout, Patience, Placement, SessionNumber, Table};
+pub use lockwork_locking::shared::{Damage, Layout, Placement, SessionNumber, Table, WaitPolicy};
 pub use segment::{Mapped, SharedMemory};
 pub use session::{Guard, Session, Waiting};
 

@@ -2,14 +2,14 @@
 //!
 //! Whoever has to wait looks at its line for some microseconds, as the lock is mostly given back within them, then
 //! sleeps on its session's event word. Whoever changes the line so that it is its turn wakes it. Sleep is never longer
-//! than [`NAP`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not.
+//! than [`BACKOFF`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not.
 //! So a death delays those behind it by one nap and by nothing else.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
-use lockwork_locking::shared::{self, Patience, SessionNumber, Step, TableError};
+use lockwork_locking::shared::{self, SessionNumber, Step, TableError, WaitPolicy};
 use lockwork_memory::shared::sleep;
 
 use crate::segment::SharedMemory;
@@ -21,7 +21,7 @@ pub(crate) const AWAKE: u64 = 0;
 pub(crate) const ASLEEP: u64 = 1;
 
 /// The longest sleep without a look at those in front.
-pub const NAP: Duration = Duration::from_millis(10);
+pub const BACKOFF: Duration = Duration::from_millis(10);
 
 /// How a session waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -99,7 +99,7 @@ impl<M: SharedMemory> Session<M> {
     /// [`Error::WouldDeadlock`]: release all, and begin again. [`Error::Table`].
     #[inline]
     pub fn lock(&mut self, key: u64, mode: LockMode) -> Result<(), Error> {
-        self.lock_line(self.line_of(key), mode, Patience::Safe, None)
+        self.lock_line(self.line_of(key), mode, WaitPolicy::Safe, None)
     }
 
     /// Takes the lock of a key if it is to be had at once.
@@ -108,7 +108,7 @@ impl<M: SharedMemory> Session<M> {
     /// [`Error::Busy`], [`Error::Table`].
     #[inline]
     pub fn try_lock(&mut self, key: u64, mode: LockMode) -> Result<(), Error> {
-        self.lock_line(self.line_of(key), mode, Patience::Try, None)
+        self.lock_line(self.line_of(key), mode, WaitPolicy::Try, None)
     }
 
     /// Takes the lock of a key, waiting up to `limit`, for anybody: a circle ends when the time is over.
@@ -116,7 +116,7 @@ impl<M: SharedMemory> Session<M> {
     /// # Errors
     /// [`Error::TimedOut`], [`Error::Table`].
     pub fn lock_within(&mut self, key: u64, mode: LockMode, limit: Duration) -> Result<(), Error> {
-        self.lock_line(self.line_of(key), mode, Patience::Queue, Some(limit))
+        self.lock_line(self.line_of(key), mode, WaitPolicy::Queue, Some(limit))
     }
 
     /// Takes the lock of a key, and gives it back when the guard goes.
@@ -162,18 +162,18 @@ impl<M: SharedMemory> Session<M> {
     /// Takes a line, for callers that place keys themselves; at most for `limit` if there is one.
     ///
     /// # Errors
-    /// [`Error::Busy`] with [`Patience::Try`], else [`Error::WouldDeadlock`] or [`Error::TimedOut`]; [`Error::Table`].
+    /// [`Error::Busy`] with [`WaitPolicy::Try`], else [`Error::WouldDeadlock`] or [`Error::TimedOut`]; [`Error::Table`].
     #[inline]
     pub fn lock_line(
         &mut self,
         line: u32,
         mode: LockMode,
-        patience: Patience,
+        timeout: WaitPolicy,
         limit: Option<Duration>,
     ) -> Result<(), Error> {
-        match self.ask(line, mode, patience) {
+        match self.ask(line, mode, timeout) {
             Ok(Step::Granted) => Ok(()),
-            Ok(step) => self.wait(step, (line, mode, patience), limit).inspect_err(|_| self.forget(line)),
+            Ok(step) => self.wait(step, (line, mode, timeout), limit).inspect_err(|_| self.forget(line)),
             Err(error) => {
                 if matches!(error, TableError::Damage(_)) {
                     self.forget(line);
@@ -205,23 +205,23 @@ impl<M: SharedMemory> Session<M> {
     fn wait(
         &mut self,
         mut step: Step,
-        (line, mode, patience): (u32, LockMode, Patience),
+        (line, mode, timeout): (u32, LockMode, WaitPolicy),
         limit: Option<Duration>,
     ) -> Result<(), Error> {
         let attachment = self.attachment.clone();
         let table = &attachment.table;
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut next_check = Instant::now() + NAP;
+        let mut next_check = Instant::now() + BACKOFF;
         loop {
             match step {
                 Step::Granted => return Ok(()),
                 Step::Refused => {
-                    let error = if patience == Patience::Try { Error::Busy } else { Error::WouldDeadlock };
+                    let error = if timeout == WaitPolicy::Try { Error::Busy } else { Error::WouldDeadlock };
                     // Who is in the way may be dead, and then nobody is.
                     if !self.clean_up_line(line)? {
                         return Err(error);
                     }
-                    step = self.ask(line, mode, patience)?;
+                    step = self.ask(line, mode, timeout)?;
                 }
                 Step::Waiting => {
                     if self.look(line)? {
@@ -236,13 +236,14 @@ impl<M: SharedMemory> Session<M> {
                     }
                     if Instant::now() >= next_check {
                         self.clean_up_line(line)?;
-                        next_check = Instant::now() + NAP;
+                        next_check = Instant::now() + BACKOFF;
                     }
                 }
                 Step::Full => {
                     let crowd = table.crowd_word();
                     let before = table.memory().load(crowd);
-                    let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
+                    let limit =
+                        deadline.map_or(BACKOFF, |end| end.saturating_duration_since(Instant::now()).min(BACKOFF));
                     if limit.is_zero() {
                         return Err(Error::TimedOut);
                     }
@@ -254,18 +255,18 @@ impl<M: SharedMemory> Session<M> {
                     }
                     if Instant::now() >= next_check {
                         self.clean_up_line(line)?;
-                        next_check = Instant::now() + NAP;
+                        next_check = Instant::now() + BACKOFF;
                     }
-                    step = self.ask(line, mode, patience)?;
+                    step = self.ask(line, mode, timeout)?;
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn ask(&mut self, line: u32, mode: LockMode, patience: Patience) -> Result<Step, TableError> {
+    fn ask(&mut self, line: u32, mode: LockMode, timeout: WaitPolicy) -> Result<Step, TableError> {
         let attachment = &self.attachment;
-        attachment.table.request(&mut self.of_table, line, mode, patience, &mut |wake| attachment.wake(wake))
+        attachment.table.request(&mut self.of_table, line, mode, timeout, &mut |wake| attachment.wake(wake))
     }
 
     /// Looks at the line for a while.
@@ -290,7 +291,7 @@ impl<M: SharedMemory> Session<M> {
         memory.fence();
         let granted = table.poll(&mut self.of_table, line)?;
         if !granted {
-            let limit = deadline.map_or(NAP, |end| end.saturating_duration_since(Instant::now()).min(NAP));
+            let limit = deadline.map_or(BACKOFF, |end| end.saturating_duration_since(Instant::now()).min(BACKOFF));
             sleep(memory.half(event), ASLEEP as u32, Some(limit));
         }
         memory.store(event, AWAKE);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_locking::LockMode;
 use lockwork_locking::shared::TableError;
-use lockwork_sharedlocks::{Error, Mapped, Patience, Session, SessionNumber, SharedLocks, Waiting};
+use lockwork_sharedlocks::{Error, Mapped, Session, SessionNumber, SharedLocks, WaitPolicy, Waiting};
 
 use super::maps::Maps;
 use crate::device::{LockRefusal, LockSource, RowLocks, TableId, TransactionId};
@@ -34,7 +34,7 @@ use crate::linked::{Linked, READ_BYTES};
 use crate::record::Vid;
 
 /// How long a processing element waits for a lock.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where locks are.
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +121,10 @@ impl HostLocks for HostSession {
         self.aged = self.session.set_age(age).map_err(|error| Refusal::Failed(error.to_string()));
     }
 
-    fn lock(&mut self, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal> {
+    fn lock(&mut self, key: LockKey, mode: LockMode, timeout: Duration) -> Result<(), Refusal> {
         self.aged.clone()?;
         let line = self.lines.of_key(key);
-        self.session.lock_line(line, mode, Patience::WaitDie, Some(patience)).map_err(|error| match error {
+        self.session.lock_line(line, mode, WaitPolicy::WaitDie, Some(timeout)).map_err(|error| match error {
             Error::Busy | Error::WouldDeadlock => Refusal::Busy,
             Error::TimedOut => Refusal::TimedOut,
             error => Refusal::Failed(error.to_string()),
@@ -243,14 +243,14 @@ impl RowLocks for Element {
         let session = self.session.as_mut().expect("it is there until the element is dropped");
         let mut deadline = None;
         loop {
-            match session.lock_line(line, LockMode::Exclusive, Patience::WaitDie, Some(PATIENCE)) {
+            match session.lock_line(line, LockMode::Exclusive, WaitPolicy::WaitDie, Some(TIMEOUT)) {
                 Ok(()) => break,
                 Err(Error::Busy | Error::TimedOut | Error::WouldDeadlock) => {}
                 Err(error) => return Err(LockRefusal::Failed(error.to_string())),
             }
             // Another element of the same transaction has the line, for another tuple: it stays locked as long as this
             // one needs it. Or it is about to have it.
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + TIMEOUT);
             match self.locks.0.sibling(session.number(), line)? {
                 Some(Sibling::Holds) => break,
                 Some(Sibling::Waits) if Instant::now() < deadline => std::hint::spin_loop(),
@@ -332,7 +332,7 @@ mod tests {
         let held = [1, 2, 3, 4].into_iter().filter_map(SessionNumber::new).find(|number| table.process(*number) == 0);
         let mut dead = table.open(held.unwrap(), 4_000_000, &mut |_| ()).unwrap();
         table.set_age(&dead, age).unwrap();
-        table.request(&mut dead, line, LockMode::Exclusive, Patience::Try, &mut |_| ()).unwrap();
+        table.request(&mut dead, line, LockMode::Exclusive, WaitPolicy::Try, &mut |_| ()).unwrap();
         dead.number()
     }
 

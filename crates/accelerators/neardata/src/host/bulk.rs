@@ -193,7 +193,7 @@ impl<'w, 'h> BulkUpdate<'w, 'h> {
         let (guard, (modified, ran)) = (table.guards.add(program), Default::default());
         let mut update = Self { session, table, transaction, guard, modified, ran, open: true };
         // From here on, whatever fails drops the update, which takes it back.
-        host.sessions.wait_for_others(&update.session.line, host.config.patience);
+        host.sessions.wait_for_others(&update.session.line, host.config.timeout);
         update.session.begin(transaction.0);
         let operation = prepare(update.session, table, operation, LockMode::Exclusive)?;
         update.guard.set_snapshot(operation.snapshot);

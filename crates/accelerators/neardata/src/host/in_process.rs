@@ -47,14 +47,14 @@ struct Shared {
 pub struct InProcessLocks {
     shared: Arc<Shared>,
     /// How long the storage waits for a lock.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl InProcessLocks {
-    /// An empty table. Bulk updates wait for at most `patience` for each lock.
+    /// An empty table. Bulk updates wait for at most `timeout` for each lock.
     #[must_use]
-    pub fn new(patience: Duration) -> Self {
-        Self { shared: Arc::default(), patience }
+    pub fn new(timeout: Duration) -> Self {
+        Self { shared: Arc::default(), timeout }
     }
 
     /// Names the VID map of a table, in which bulk updates look after they have locked.
@@ -72,8 +72,8 @@ impl InProcessLocks {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self, owner: Owner, age: u64, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal> {
-        let until = Instant::now() + patience;
+    fn lock(&self, owner: Owner, age: u64, key: LockKey, mode: LockMode, timeout: Duration) -> Result<(), Refusal> {
+        let until = Instant::now() + timeout;
         let mut state = self.state();
         loop {
             let State { holders, held, .. } = &mut *state;
@@ -144,8 +144,8 @@ impl HostLocks for Session {
         self.age = age;
     }
 
-    fn lock(&mut self, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal> {
-        self.locks.lock(self.owner, self.age, key, mode, patience)
+    fn lock(&mut self, key: LockKey, mode: LockMode, timeout: Duration) -> Result<(), Refusal> {
+        self.locks.lock(self.owner, self.age, key, mode, timeout)
     }
 
     fn release_all(&mut self) {
@@ -174,7 +174,7 @@ struct Element {
 impl RowLocks for Element {
     fn lock(&mut self, table: TableId, vid: Vid, number: u32) -> Result<(), LockRefusal> {
         let (owner, key) = (Owner::Transaction(self.transaction), LockKey::Tuple { table, vid });
-        match self.locks.lock(owner, self.transaction.0, key, LockMode::Exclusive, self.locks.patience) {
+        match self.locks.lock(owner, self.transaction.0, key, LockMode::Exclusive, self.locks.timeout) {
             Ok(()) => {}
             Err(Refusal::Busy | Refusal::TimedOut) => return Err(LockRefusal::Busy),
             Err(Refusal::Failed(why)) => return Err(LockRefusal::Failed(why)),

@@ -66,11 +66,11 @@ pub trait HostLocks: Send {
     /// locks of the transaction are refused ([`Refusal::Failed`]).
     fn begin(&mut self, age: u64);
 
-    /// Locks, waiting for at most `patience` if only younger transactions are in the way.
+    /// Locks, waiting for at most `timeout` if only younger transactions are in the way.
     ///
     /// # Errors
     /// [`Refusal`].
-    fn lock(&mut self, key: LockKey, mode: LockMode, patience: Duration) -> Result<(), Refusal>;
+    fn lock(&mut self, key: LockKey, mode: LockMode, timeout: Duration) -> Result<(), Refusal>;
 
     /// Releases all that was locked since [`Self::begin`].
     fn release_all(&mut self);

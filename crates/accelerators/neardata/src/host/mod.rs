@@ -87,7 +87,7 @@ pub struct Config {
     /// How often a call that met a conflict is tried again before it fails.
     pub max_retries: u32,
     /// How long a host transaction waits for one lock, if it may wait at all.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The most bytes of cold rows that are kept.
     pub cache_bytes: usize,
     /// Bytes of committed versions from which on a worker flushes after a commit.
@@ -101,7 +101,7 @@ impl Default for Config {
         Self {
             isolation: Isolation::Snapshot,
             max_retries: 100,
-            patience: Duration::from_millis(100),
+            timeout: Duration::from_millis(100),
             cache_bytes: 256 << 20,
             flush_bytes: 64 << 20,
             shared_bytes: 512 << 20,

@@ -141,7 +141,7 @@ impl<'h> Session<'h> {
     /// # Errors
     /// [`HostError::Conflict`] and [`HostError::Locks`].
     pub(super) fn lock(&mut self, key: LockKey, mode: LockMode) -> Result<(), HostError> {
-        self.locks.lock(key, mode, self.host.config.patience).map_err(|refusal| match refusal {
+        self.locks.lock(key, mode, self.host.config.timeout).map_err(|refusal| match refusal {
             Refusal::Busy => HostError::Conflict(Conflict::Busy),
             Refusal::TimedOut => HostError::Conflict(Conflict::TimedOut),
             Refusal::Failed(_) => HostError::Locks(refusal),

@@ -184,10 +184,10 @@ impl Sessions {
         views.snapshots.sort_unstable();
     }
 
-    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `patience`. Flushes
+    /// Waits until every transaction has ended that runs now, but for that of `own`; no longer than `timeout`. Flushes
     /// are none.
-    pub(super) fn wait_for_others(&self, own: &Arc<Line>, patience: Duration) {
-        let until = Instant::now() + patience;
+    pub(super) fn wait_for_others(&self, own: &Arc<Line>, timeout: Duration) {
+        let until = Instant::now() + timeout;
         let mut running: Vec<(Arc<Line>, u64)> = {
             let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let others = all.lines.iter().filter(|line| !line.flushes && !Arc::ptr_eq(line, own));

@@ -26,10 +26,10 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn new(isolation: Isolation, patience: Duration) -> Self {
-        let locks = InProcessLocks::new(patience);
+    pub(crate) fn new(isolation: Isolation, timeout: Duration) -> Self {
+        let locks = InProcessLocks::new(timeout);
         let device = Arc::new(MemoryDevice::new(Arc::new(locks.clone())));
-        Self { locks, device, config: Config { isolation, patience, ..Config::default() }, maps: Arc::default() }
+        Self { locks, device, config: Config { isolation, timeout, ..Config::default() }, maps: Arc::default() }
     }
 
     /// Opens a host. The memory of the VID maps is the same each time, as shared memory is.

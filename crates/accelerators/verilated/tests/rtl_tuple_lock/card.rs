@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use lockwork_locking::LockMode;
 use lockwork_locking::shared::memory::Memory;
-use lockwork_locking::shared::{Layout, Patience, SessionNumber, Table};
+use lockwork_locking::shared::{Layout, SessionNumber, Table, WaitPolicy};
 use lockwork_verilated::{Build, Model, Port};
 
 pub(crate) const ELEMENTS: usize = 8;
@@ -36,7 +36,7 @@ impl Random {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Acquire(LockMode, Patience),
+    Acquire(LockMode, WaitPolicy),
     Release,
     Withdraw,
     ReleaseAll,
@@ -232,15 +232,15 @@ impl Card {
 
     /// Puts a request to the module. The element must have no other.
     pub(crate) fn send(&mut self, element: usize, op: Op, key: u64) {
-        let (code, mode, patience) = match op {
-            Op::Acquire(mode, patience) => {
-                let patience = match patience {
-                    Patience::Try => 0,
-                    Patience::WaitDie => 1,
-                    Patience::Queue => 2,
-                    Patience::Safe => 3,
+        let (code, mode, policy) = match op {
+            Op::Acquire(mode, policy) => {
+                let policy = match policy {
+                    WaitPolicy::Try => 0,
+                    WaitPolicy::WaitDie => 1,
+                    WaitPolicy::Queue => 2,
+                    WaitPolicy::Safe => 3,
                 };
-                (0, mode as u64, patience)
+                (0, mode as u64, policy)
             }
             Op::Release => (1, 0, 0),
             Op::Withdraw => (2, 0, 0),
@@ -249,7 +249,7 @@ impl Card {
         };
         let (req, low) = (self.ports["req_i"], 71 * element as u32);
         self.model.set_bits(req, low, 64, key);
-        self.model.set_bits(req, low + 64, 7, code << 4 | mode << 2 | patience);
+        self.model.set_bits(req, low + 64, 7, code << 4 | mode << 2 | policy);
         let valid = self.get("req_valid_i");
         self.set("req_valid_i", valid | 1 << element);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
-use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber, Step, Table};
+use lockwork_locking::shared::{self, Layout, Placement, SessionNumber, Step, Table, WaitPolicy};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_verilated::Model;
 
@@ -21,7 +21,7 @@ enum Member {
 
 struct Scripted {
     table: Table<Both>,
-    patience: Patience,
+    policy: WaitPolicy,
     mixed: bool,
     ages: BTreeMap<Session, u64>,
     members: BTreeMap<Session, (Member, Waits)>,
@@ -29,11 +29,11 @@ struct Scripted {
 }
 
 impl Scripted {
-    fn new(model: &Model, patience: Patience, mixed: bool, port: Pace) -> Self {
+    fn new(model: &Model, policy: WaitPolicy, mixed: bool, port: Pace) -> Self {
         let layout = Layout { placement: Placement::Direct, held: 16, ..Layout::new(64, 64) };
         let table = world(layout, port, 0, model, 1);
         let (ages, members) = (BTreeMap::new(), BTreeMap::new());
-        Self { table, patience, mixed, ages, members, now_ms: 0 }
+        Self { table, policy, mixed, ages, members, now_ms: 0 }
     }
 
     /// A session comes to be by its first step. Those of the module take its elements in turn.
@@ -114,12 +114,12 @@ impl Scripted {
     }
 
     fn request(&mut self, session: Session, lock: u64, mode: LockMode) -> Outcome {
-        let patience = self.patience;
+        let policy = self.policy;
         let held;
         let step = match &mut self.members.get_mut(&session).unwrap().0 {
             Member::Software(of_table) => {
                 held = self.table.holds(of_table, lock as u32) > 0;
-                match self.table.request(of_table, lock as u32, mode, patience, &mut |_| ()).unwrap() {
+                match self.table.request(of_table, lock as u32, mode, policy, &mut |_| ()).unwrap() {
                     Step::Granted => Answer::Granted,
                     Step::Waiting => Answer::Waiting,
                     Step::Refused => Answer::Refused,
@@ -128,7 +128,7 @@ impl Scripted {
             }
             Member::Module(_, twin) => {
                 held = twin.holds(lock as u32) > 0;
-                self.ask(session, Op::Acquire(mode, patience), lock)
+                self.ask(session, Op::Acquire(mode, policy), lock)
             }
         };
         match step {
@@ -165,18 +165,18 @@ impl Scripted {
 
 impl Manager for Scripted {
     fn name(&self) -> String {
-        format!("tuple lock module ({:?}{})", self.patience, if self.mixed { ", beside software" } else { "" })
+        format!("tuple lock module ({:?}{})", self.policy, if self.mixed { ", beside software" } else { "" })
     }
 
     fn capabilities(&self) -> Vec<Capability> {
         use Capability::{
             Crash, Fifo, Groups, Intent, NoWait, Queues, Reentrant, Timeout, Upgrade, WaitDie, Waits, Withdraw,
         };
-        let own = match self.patience {
-            Patience::Try => vec![NoWait, Crash],
-            Patience::WaitDie => vec![WaitDie, Queues, Crash],
-            Patience::Queue => vec![Waits, Fifo, Groups, Withdraw, Timeout, Crash],
-            Patience::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
+        let own = match self.policy {
+            WaitPolicy::Try => vec![NoWait, Crash],
+            WaitPolicy::WaitDie => vec![WaitDie, Queues, Crash],
+            WaitPolicy::Queue => vec![Waits, Fifo, Groups, Withdraw, Timeout, Crash],
+            WaitPolicy::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
         };
         own.into_iter().chain([Upgrade, Reentrant, Intent]).collect()
     }
@@ -242,10 +242,11 @@ fn the_module_conforms_under_every_patience_alone_and_beside_software() {
     let model = build();
     let late = Pace { latency: (1, 30), ready: 70, errors: false };
     // As many scripts as the table itself runs under that patience.
-    for (patience, scripts) in [(Patience::Try, 9), (Patience::WaitDie, 9), (Patience::Queue, 15), (Patience::Safe, 14)]
+    for (policy, scripts) in
+        [(WaitPolicy::Try, 9), (WaitPolicy::WaitDie, 9), (WaitPolicy::Queue, 15), (WaitPolicy::Safe, 14)]
     {
         for (mixed, port) in [(false, Pace::QUICK), (true, Pace::QUICK), (true, late)] {
-            let report = run_all(&golden(), || Scripted::new(&model, patience, mixed, port));
+            let report = run_all(&golden(), || Scripted::new(&model, policy, mixed, port));
             println!("{report}");
             assert!(report.is_clean(), "{report}");
             assert_eq!(report.passed(), scripts, "{report}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockwork_locking::shared::{self, Layout, Patience, Placement, SessionNumber, Step, Table, TableError, Wake};
+use lockwork_locking::shared::{self, Layout, Placement, SessionNumber, Step, Table, TableError, WaitPolicy, Wake};
 use lockwork_locking::{LockMode, compatible};
 
 use crate::card::{Answer, Both, ELEMENTS, Op, Pace, Random, build, hand_over, world};
@@ -11,7 +11,7 @@ use crate::replay::Twin;
 
 const SOFTWARE: usize = 4;
 const MODES: [LockMode; 4] = [LockMode::Shared, LockMode::Exclusive, LockMode::IntentExclusive, LockMode::Shared];
-const PATIENCE: [Patience; 4] = [Patience::Try, Patience::WaitDie, Patience::Queue, Patience::Safe];
+const POLICIES: [WaitPolicy; 4] = [WaitPolicy::Try, WaitPolicy::WaitDie, WaitPolicy::Queue, WaitPolicy::Safe];
 
 /// Who holds what, as far as those who hold it know.
 #[derive(Default)]
@@ -187,8 +187,8 @@ impl Play {
             14..18 if !winding_down => (Op::Age, self.random.below(40)),
             18..20 => (Op::Release, u64::from(self.random.below(lines.into()) as u32)),
             20..70 if !winding_down => {
-                let (mode, patience) = (self.pick(&MODES), self.pick(&PATIENCE));
-                (Op::Acquire(mode, patience), self.random.below(lines.into()))
+                let (mode, policy) = (self.pick(&MODES), self.pick(&POLICIES));
+                (Op::Acquire(mode, policy), self.random.below(lines.into()))
             }
             _ if held.is_empty() => return,
             _ => (Op::Release, u64::from(self.pick(&held))),
@@ -206,7 +206,7 @@ impl Play {
     /// A step of a software session, with the module at work meanwhile.
     fn step(&mut self, at: usize, lines: u32, winding_down: bool) {
         let line = self.random.below(lines.into()) as u32;
-        let (mode, patience) = (self.pick(&MODES), self.pick(&PATIENCE));
+        let (mode, policy) = (self.pick(&MODES), self.pick(&POLICIES));
         let choice = self.random.below(100);
         let wakes = &mut self.wakes;
         let mut wake = |woken| wakes.push(woken);
@@ -227,7 +227,7 @@ impl Play {
             let line = software.waits.swap_remove(0);
             self.table.withdraw(&mut software.session, line, &mut wake).unwrap();
         } else if choice < 55 && !winding_down {
-            match self.table.request(&mut software.session, line, mode, patience, &mut wake) {
+            match self.table.request(&mut software.session, line, mode, policy, &mut wake) {
                 Ok(Step::Granted) => {
                     let held = software.modes.get(&line).filter(|_| software.holds.contains(&line));
                     let held = held.map_or(mode, |held| held.join(mode));

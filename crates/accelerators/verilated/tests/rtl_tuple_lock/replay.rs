@@ -125,14 +125,14 @@ impl Twin {
             let expected = match op {
                 // What the module does not look for.
                 Op::Acquire(..) if waits => Answer::Waits,
-                Op::Acquire(_, patience)
+                Op::Acquire(_, policy)
                     if !self.waits.is_empty()
-                        && patience != lockwork_locking::shared::Patience::Queue
+                        && policy != lockwork_locking::shared::WaitPolicy::Queue
                         && table_i.holds(session, line) == 0 =>
                 {
                     Answer::Refused
                 }
-                Op::Acquire(mode, patience) => match table_i.request(session, line, mode, patience, &mut wake) {
+                Op::Acquire(mode, policy) => match table_i.request(session, line, mode, policy, &mut wake) {
                     Ok(Step::Granted) => Answer::Granted,
                     Ok(Step::Waiting) => Answer::Waiting,
                     Ok(Step::Full) => Answer::Full,

@@ -1,12 +1,12 @@
 //! One element at a time: places of keys, bad input, and cycles.
 
 use lockwork_locking::LockMode::{Exclusive, Shared};
-use lockwork_locking::shared::{Layout, Patience, Placement, SessionNumber, Table};
+use lockwork_locking::shared::{Layout, Placement, SessionNumber, Table, WaitPolicy};
 use lockwork_verilated::Model;
 
 use crate::card::{Answer, Both, Op, Pace, Random, build, hand_over, world};
 
-const QUEUE: Patience = Patience::Queue;
+const QUEUE: WaitPolicy = WaitPolicy::Queue;
 
 /// A module with sessions 1 and 2 in elements 0 and 1.
 fn two(model: &Model, layout: Layout, port: Pace) -> Table<Both> {
@@ -71,7 +71,7 @@ fn a_full_list_and_an_age_in_use_are_refused_and_all_is_given_back_at_once() {
     assert_eq!(table.touched(SessionNumber::new(1).unwrap()), 0);
     assert_eq!(ask(&table, 0, Op::Age, 7).0, Answer::Done);
     assert_eq!(table.age(SessionNumber::new(1).unwrap()), 7);
-    assert_eq!(ask(&table, 1, Op::Acquire(Exclusive, Patience::Try), 3).0, Answer::Granted);
+    assert_eq!(ask(&table, 1, Op::Acquire(Exclusive, WaitPolicy::Try), 3).0, Answer::Granted);
 }
 
 #[test]

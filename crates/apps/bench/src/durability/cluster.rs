@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 /// How long something is waited for that takes moments.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a message with one transfer, about.
 const ONE: usize = 160;
 
@@ -54,8 +54,8 @@ const ONE: usize = 160;
 fn until(what: &str, mut so: impl FnMut() -> Result<bool, Failure>) -> Outcome {
     let begin = Instant::now();
     while !so()? {
-        if begin.elapsed() > PATIENCE {
-            return Err(Failure::BackEnd(format!("{what} within {PATIENCE:?}")));
+        if begin.elapsed() > TIMEOUT {
+            return Err(Failure::BackEnd(format!("{what} within {TIMEOUT:?}")));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

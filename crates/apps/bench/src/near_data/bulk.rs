@@ -363,12 +363,7 @@ fn measure(bench: &Arguments, show: &mut dyn FnMut(&str), watch: &mut Option<Wat
         lock_lines: u32::try_from(rows * 2).unwrap_or(u32::MAX / 2).next_power_of_two(),
         tables: 1,
         tuples: rows as u32,
-        host: Config {
-            max_retries: 2,
-            patience: Duration::from_millis(2),
-            flush_bytes: 256 << 20,
-            ..Config::default()
-        },
+        host: Config { max_retries: 2, timeout: Duration::from_millis(2), flush_bytes: 256 << 20, ..Config::default() },
         ..NearDataConfig::new(data.path())
     };
     let mut program = Command::new(std::env::current_exe().map_err(failed)?);

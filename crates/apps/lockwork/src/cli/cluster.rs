@@ -20,9 +20,9 @@ use super::serve::{Arguments, Signals, example, failure, host, place_of, read, t
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Before a node that has lost its part tries to have one again.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// How long calls that are under way may take when this node does not lead any more: they fail by themselves.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -179,7 +179,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
         let stopped = runtime.block_on(async {
             tokio::select! {
                 () = signals.next() => true,
-                () = tokio::time::sleep(AGAIN) => false,
+                () = tokio::time::sleep(RETRY_DELAY) => false,
             }
         });
         if stopped {
@@ -357,7 +357,7 @@ impl Term<'_> {
                             if leads || missing.as_mut().is_some_and(Missing::is_told) => {}
                         role => return role,
                     }
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
             tokio::select! {

@@ -11,7 +11,7 @@ use super::service::Service;
 use super::{Failure, Outcome, print};
 
 /// How soon it is seen that the session has ended, or that the process has to stop.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 #[command(
@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let said = (locks.address(), locks.machine());
     print(&format!("locks manage: ready, machine {} of {}\n", said.1, said.0))?;
     while !STOP.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         if locks.is_connected() {
             continue;
         }

@@ -20,11 +20,11 @@ use super::Failure;
 use super::lockd::fence;
 
 /// How long etcd is waited for at the start.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// And while it serves.
 const ANSWER: Duration = Duration::from_secs(1);
 /// How often it is looked what is written down.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Ranges that are written down under one key; each takes some 20 bytes, and thousands of keys are read at a time.
 const RANGES: usize = 50;
 /// After so long it is said that locks that are to leave are in use.
@@ -62,9 +62,9 @@ fn read<K: Ord, V>(entries: Vec<Entry>, one: impl Fn(&str, &str) -> Option<(K, V
 
 impl Written {
     /// What is written down, as far as it can be read at one time: racks first, because parts name them.
-    pub(super) fn load(etcd: &Etcd, patience: Duration) -> Result<Result<Self, String>, Error> {
-        let handed = etcd.load(HANDED, patience)?;
-        let (parts, racks) = (etcd.load(OF_PARTS, patience)?, etcd.load(RACKS, patience)?);
+    pub(super) fn load(etcd: &Etcd, timeout: Duration) -> Result<Result<Self, String>, Error> {
+        let handed = etcd.load(HANDED, timeout)?;
+        let (parts, racks) = (etcd.load(OF_PARTS, timeout)?, etcd.load(RACKS, timeout)?);
         Ok(Self::of(racks, parts, &handed))
     }
 
@@ -89,17 +89,17 @@ pub(super) struct Found {
 pub(super) fn enter(etcd: &Etcd, prefix: &str, name: &str, address: SocketAddr, locks: u64) -> Result<Found, Failure> {
     let usage = |what: String| Failure::usage(format!("in etcd --etcd-prefix {prefix} {what}"));
     let failed = Failure::connect;
-    if !etcd.load("era", PATIENCE).map_err(failed)?.is_empty() {
+    if !etcd.load("era", TIMEOUT).map_err(failed)?.is_empty() {
         return Err(usage("is that of a lockd without --rack: give racks a prefix of their own".to_string()));
     }
-    let replace = |key: &str, new: &str| etcd.replace(key, None, new, PATIENCE).map_err(failed);
+    let replace = |key: &str, new: &str| etcd.replace(key, None, new, TIMEOUT).map_err(failed);
     if !replace(LOCKS, &locks.to_string())? {
-        let known = etcd.load(LOCKS, PATIENCE).map_err(failed)?;
+        let known = etcd.load(LOCKS, TIMEOUT).map_err(failed)?;
         let known = known.first().map_or(String::new(), |entry| text(&entry.value));
         return Err(usage(format!("racks have {known} locks, and this one {locks}: all have the same number")));
     }
     if !replace(&format!("{RACKS}{name}"), &address.to_string())? {
-        let racks = Written::load(etcd, PATIENCE).map_err(failed)?.map_err(usage)?.racks;
+        let racks = Written::load(etcd, TIMEOUT).map_err(failed)?.map_err(usage)?.racks;
         let at = racks.get(name).map_or(String::new(), SocketAddr::to_string);
         return Err(usage(format!(
             "rack '{name}' is at {at}, not {address}: start it there, or give this one another name"
@@ -110,10 +110,10 @@ pub(super) fn enter(etcd: &Etcd, prefix: &str, name: &str, address: SocketAddr, 
     }
     // What a lockd of this name that was killed may have sent, and has not arrived, arrives no more: those that live
     // begin to count anew.
-    etcd.forget_writers(PATIENCE).map_err(failed)?;
+    etcd.forget_writers(TIMEOUT).map_err(failed)?;
     let began = Instant::now();
     loop {
-        let Written { racks, parts, handed } = Written::load(etcd, PATIENCE).map_err(failed)?.map_err(usage)?;
+        let Written { racks, parts, handed } = Written::load(etcd, TIMEOUT).map_err(failed)?.map_err(usage)?;
         let map =
             map_of(&parts, name, &racks).ok_or_else(|| usage("parts go to a rack that never began".to_string()))?;
         let least = Racks::least_clock(&map.duties, &handed);
@@ -126,7 +126,7 @@ pub(super) fn enter(etcd: &Etcd, prefix: &str, name: &str, address: SocketAddr, 
                 "the clock of this machine is {behind} ms behind those of other racks: set it, because tokens grow with it"
             )));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -203,7 +203,7 @@ impl Writer {
             self.forget("", |(part, of)| parts.get(&part).is_some_and(|present| of < present.generation));
         }
         while !self.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             match Written::load(&self.etcd, ANSWER) {
                 Ok(Ok(now)) => {
                     if self.is_forgotten(&now) {

@@ -67,7 +67,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn failure(error: QueryError) -> Failure {
     match error {
@@ -83,10 +83,10 @@ fn name(mode: LockMode) -> &'static str {
 pub(super) fn show(arguments: &Show) -> Outcome {
     let (address, key) = (arguments.service.address()?, arguments.service.key()?);
     let (number, name) = match &arguments.id {
-        Lock::Number(number) => (*number, query::name_of(address, key, *number, PATIENCE).map_err(failure)?),
-        Lock::Name(name) => (query::number_of(address, key, name, PATIENCE).map_err(failure)?, Some(name.clone())),
+        Lock::Number(number) => (*number, query::name_of(address, key, *number, TIMEOUT).map_err(failure)?),
+        Lock::Name(name) => (query::number_of(address, key, name, TIMEOUT).map_err(failure)?, Some(name.clone())),
     };
-    let status = query::lock(address, key, number, PATIENCE).map_err(failure)?;
+    let status = query::lock(address, key, number, TIMEOUT).map_err(failure)?;
     print(&match arguments.output {
         Form::Text => show_text(number, name.as_deref(), &status),
         Form::Json => format!("{}\n", show_json(number, name.as_deref(), &status)),
@@ -153,13 +153,13 @@ struct Sample {
 
 impl Sample {
     fn take(address: SocketAddr, key: Option<Key>, lines: usize) -> Result<Self, QueryError> {
-        let (status, at) = (query::all(address, key, PATIENCE)?, Instant::now());
+        let (status, at) = (query::all(address, key, TIMEOUT)?, Instant::now());
         let locks: Vec<u64> = status.busiest.iter().take(lines).map(|(_, one)| one.lock).collect();
-        let incarnations = query::incarnations(address, key, &locks, PATIENCE)?;
+        let incarnations = query::incarnations(address, key, &locks, TIMEOUT)?;
         let now = Instant::now();
         let mut names = HashMap::new();
         for &lock in &locks {
-            names.extend(query::name_of(address, key, lock, PATIENCE)?.map(|name| (lock, name)));
+            names.extend(query::name_of(address, key, lock, TIMEOUT)?.map(|name| (lock, name)));
         }
         let decisions = locks.into_iter().zip(incarnations).filter_map(|(lock, count)| Some((lock, (now, count?))));
         Ok(Self { at, status, decisions: decisions.collect(), names })

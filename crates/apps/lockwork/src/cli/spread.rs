@@ -17,9 +17,9 @@ use super::service::etcd;
 use super::{Failure, Outcome, print};
 
 /// How long etcd is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is looked how far parts are.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 #[command(
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 
 fn load(etcd: &Etcd, prefix: &str) -> Result<Written, Failure> {
     let of = |wrong: String| Failure::usage(format!("in etcd --etcd-prefix {prefix} {wrong}"));
-    let written = Written::load(etcd, PATIENCE).map_err(Failure::connect)?.map_err(of)?;
+    let written = Written::load(etcd, TIMEOUT).map_err(Failure::connect)?.map_err(of)?;
     match written.parts.len() as u64 {
         PARTS => Ok(written),
         _ => Err(Failure::usage(format!(
@@ -121,7 +121,7 @@ fn spread(etcd: &Etcd, arguments: &Arguments, mut written: Written) -> Result<Wr
             let part = &written.parts[&at];
             if part.to.is_none() {
                 let (key, new) = (format!("{OF_PARTS}{at}"), part.leaving(&to).to_string());
-                etcd.replace(&key, Some(&part.to_string()), &new, PATIENCE).map_err(Failure::connect)?;
+                etcd.replace(&key, Some(&part.to_string()), &new, TIMEOUT).map_err(Failure::connect)?;
             }
         }
         written = load(etcd, prefix)?;
@@ -137,7 +137,7 @@ fn spread(etcd: &Etcd, arguments: &Arguments, mut written: Written) -> Result<Wr
             )));
         }
         live.show(0, &format!("{} of {PARTS} are where they should be", PARTS as usize - moving));
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

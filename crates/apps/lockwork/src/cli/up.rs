@@ -22,18 +22,18 @@ use super::serve::read;
 use super::{Failure, Outcome, print};
 
 /// Before a node that has ended is started again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// What a node ends with that found damage in the log.
 const DAMAGED: i32 = 5;
 /// A node that ends by itself so soon, the first time, would do so again.
 const SOON: Duration = Duration::from_secs(10);
 /// How often the nodes are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How often it is looked whether all servers have everything; how soon after they were started; and how late at most,
 /// as long as not all are known to have.
-const MEND: Duration = Duration::from_secs(300);
-const MEND_SOON: Duration = Duration::from_secs(2);
-const MEND_AGAIN: Duration = Duration::from_secs(60);
+const AUDIT_INTERVAL: Duration = Duration::from_secs(300);
+const FIRST_AUDIT: Duration = Duration::from_secs(2);
+const AUDIT_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// How long nodes may take to end.
 const END: Duration = Duration::from_secs(15);
 
@@ -304,14 +304,14 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
 
 /// Gives servers again what they have lost. `is_new`: one was started again.
 fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: &AtomicBool) {
-    let twice = |pause: Duration| (2 * pause).min(MEND_AGAIN);
-    let (mut due, mut soon, mut last) = (Instant::now() + MEND_SOON, MEND_SOON, String::new());
+    let twice = |pause: Duration| (2 * pause).min(AUDIT_RETRY_DELAY);
+    let (mut due, mut soon, mut last) = (Instant::now() + FIRST_AUDIT, FIRST_AUDIT, String::new());
     // When one may be ended again that was ended in vain.
-    let (mut not_before, mut later) = (Instant::now(), MEND_SOON);
+    let (mut not_before, mut later) = (Instant::now(), FIRST_AUDIT);
     while !ENDING.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         if is_new.swap(false, Ordering::Relaxed) {
-            (due, soon) = ((Instant::now() + MEND_SOON).max(not_before), MEND_SOON);
+            (due, soon) = ((Instant::now() + FIRST_AUDIT).max(not_before), FIRST_AUDIT);
         }
         if due > Instant::now() {
             continue;
@@ -320,20 +320,20 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
             Ok(Mended::Whole) => {
                 // It takes room only.
                 drop(lock(servers).discard());
-                later = MEND_SOON;
-                (MEND, String::new())
+                later = FIRST_AUDIT;
+                (AUDIT_INTERVAL, String::new())
             }
             Ok(Mended::Emptied(text)) => {
-                later = MEND_SOON;
-                (MEND_SOON, format!("NATS server {text}"))
+                later = FIRST_AUDIT;
+                (FIRST_AUDIT, format!("NATS server {text}"))
             }
             Ok(Mended::NotYet(text)) => {
                 not_before = Instant::now() + later;
                 later = twice(later);
-                (MEND_SOON, format!("NATS server {text}"))
+                (FIRST_AUDIT, format!("NATS server {text}"))
             }
             // One that was just started, perhaps, or is given much: nothing is said of that.
-            Ok(Mended::Unsure(_)) | Err(NatsError::Unreachable(_)) if soon < MEND_AGAIN => {
+            Ok(Mended::Unsure(_)) | Err(NatsError::Unreachable(_)) if soon < AUDIT_RETRY_DELAY => {
                 soon = twice(soon);
                 (soon, last.clone())
             }
@@ -357,8 +357,8 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
 fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, nodes: &mut [Node]) -> Outcome {
     let mut revives = Instant::now();
     while !ENDING.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
-        if revives.elapsed() > AGAIN {
+        std::thread::sleep(POLL_INTERVAL);
+        if revives.elapsed() > RETRY_DELAY {
             revives = Instant::now();
             let revived = lock(servers).revive();
             for at in revived.map_err(Failure::BackEnd)? {
@@ -385,7 +385,7 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
                         return Err(Failure::of_exit_code(code, format!("node {} {what}", node.number)));
                     }
                     eprintln!("lockwork: node {} has ended ({status}), and is started again", node.number);
-                    node.again = Some(Instant::now() + AGAIN);
+                    node.again = Some(Instant::now() + RETRY_DELAY);
                 }
             }
         }
@@ -404,7 +404,7 @@ fn stop(mut nodes: Vec<Node>) {
     let until = Instant::now() + END;
     for node in &mut nodes {
         while Instant::now() < until && matches!(node.child.try_wait(), Ok(None)) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         // There is nobody to tell.
         drop(node.child.kill());

@@ -23,7 +23,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 const MENDED: Duration = Duration::from_secs(300);
 /// How long a client waits for an answer before it asks somebody else: a node that is stopped takes connections, and
 /// never says anything.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Clients that call at the same time.
 const CLIENTS: u64 = 3;
 
@@ -231,7 +231,7 @@ impl Drop for Cluster {
 async fn connect(nodes: &[Config]) -> Result<Client, String> {
     let mut refused = Vec::new();
     for node in nodes {
-        match tokio::time::timeout(PATIENCE, node.connect(NoTls)).await {
+        match tokio::time::timeout(TIMEOUT, node.connect(NoTls)).await {
             Ok(Ok((client, connection))) => {
                 tokio::spawn(connection);
                 return Ok(client);
@@ -265,7 +265,7 @@ fn why(error: &tokio_postgres::Error) -> String {
 
 /// The first column of the first row of what a statement answers.
 async fn tried(client: &Client, text: &str) -> Result<String, String> {
-    let rows = tokio::time::timeout(PATIENCE, client.simple_query(text)).await.map_err(|late| late.to_string())?;
+    let rows = tokio::time::timeout(TIMEOUT, client.simple_query(text)).await.map_err(|late| late.to_string())?;
     let rows = rows.map_err(|error| why(&error))?;
     let first = rows.iter().find_map(|row| match row {
         SimpleQueryMessage::Row(row) => Some(row.get(0)?.to_string()),
@@ -536,7 +536,7 @@ async fn agree(nodes: &[Config], wanted: &[i64], told: &(dyn Fn() -> String + Sy
             assert!(start.elapsed() < LONG, "a node does not come to record {record}: {}", told());
             // It may have been started again a moment ago.
             let found = async {
-                let (client, connection) = tokio::time::timeout(PATIENCE, node.connect(NoTls)).await.ok()?.ok()?;
+                let (client, connection) = tokio::time::timeout(TIMEOUT, node.connect(NoTls)).await.ok()?.ok()?;
                 tokio::spawn(connection);
                 asked_balances(&client, wanted.len()).await
             };

@@ -13,7 +13,7 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use super::footprint::Hold;
+use super::read_write_set::Hold;
 
 const READ: u8 = 1;
 const WRITTEN: u8 = 2;

@@ -13,11 +13,11 @@
 //!
 //! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
 //! first, so it comes to zero once. A transaction touches each record once: access sets are merged in the first phase.
-//! Granules of tables are records, too (`footprint.rs`), so that a scan sees all or nothing of a transaction, rows
+//! Granules of tables are records, too (`read_write_set.rs`), so that a scan sees all or nothing of a transaction, rows
 //! that come and go included.
 //!
 //! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database
-//! as it is before the plan (`scout.rs`); a transaction before them in the batch may change what they were found by.
+//! as it is before the plan (`reconnaissance.rs`); a transaction before them in the batch may change what they were found by.
 //! The planner of that record sees it: the queue is in batch order, and says what was to be done to the record so far.
 //! The part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on what
 //! the database is then. The first transaction of a plan has nothing before it, so every plan runs at least one. What
@@ -34,13 +34,13 @@ use std::time::Instant;
 
 use super::Worker;
 use super::filter::Filter;
-use super::footprint::{Claim, Footprint, Granules, Hold};
 use super::pipeline::execute;
-use super::scout::Scout;
+use super::read_write_set::{Claim, Footprint, Granules, Hold};
+use super::reconnaissance::Reconnaissance;
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
 use crate::recipe::{Lines, Recipe};
-use crate::team::{Barrier, Patience, Team, share};
+use crate::team::{Backoff, Barrier, Team, share};
 
 const NONE: u32 = u32::MAX;
 /// How often a worker without a transaction looks again before it lets others run.
@@ -48,12 +48,12 @@ const SPINS: u32 = 1_000;
 /// Transactions that a worker takes from the batch at a time.
 const PIECE: usize = 64;
 
-/// Transactions that a worker scouts, before it deals out what they claim.
-const SCOUTED: usize = 128;
+/// Transactions that a worker explores, before it deals out what they claim.
+const EXPLORED_AT_ONCE: usize = 128;
 
 /// A claim on its way from the worker that found it to the one that plans its record.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct Claimed {
     record: u64,
     /// Transaction, counted from the start of the part.
     transaction: u32,
@@ -110,7 +110,7 @@ struct Plan {
 /// What one worker deals out: a list for each partition.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Lane(UnsafeCell<Vec<Wish>>);
+struct Lane(UnsafeCell<Vec<Claimed>>);
 
 // SAFETY: written by one worker in the first phase, read by one in the second, with a barrier between.
 unsafe impl Sync for Lane {}
@@ -119,10 +119,10 @@ unsafe impl Sync for Lane {}
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Finder {
-    footprint: Footprint,
-    scout: Scout,
+    read_write_set: Footprint,
+    reconnaissance: Reconnaissance,
     /// All claims of its share, in batch order.
-    wishes: Vec<Wish>,
+    wishes: Vec<Claimed>,
 }
 
 #[repr(align(128))]
@@ -169,7 +169,7 @@ impl Plan {
     /// Appends a wish to the queue of its record. Returns whether the transaction has to wait for that record, or
     /// nothing if what it minds may have been done by then.
     #[inline(always)]
-    fn append(&mut self, wish: Wish) -> Option<bool> {
+    fn append(&mut self, wish: Claimed) -> Option<bool> {
         let mask = self.tails.len() - 1;
         // Partitions take the top bits, so the low ones spread within a partition.
         let mut slot = wish.record as usize & mask;
@@ -288,7 +288,7 @@ impl Graph {
         });
         let planned = Planned { ran: job.total(), planning_ns: job.planning_ns.load(Ordering::Relaxed) };
         let finders = self.finders.iter_mut().map(|finder| finder.get_mut().expect("no worker panicked"));
-        self.granules.follow(finders.map(|finder| &mut finder.footprint));
+        self.granules.follow(finders.map(|finder| &mut finder.read_write_set));
         planned
     }
 }
@@ -306,37 +306,38 @@ impl Job<'_> {
         let finder = &mut *self.graph.finders[number].lock().expect("no worker panicked");
         finder.wishes.clear();
         let mine = share(&(0..self.range.len()), number, self.size);
-        let mut scouted = Vec::with_capacity(SCOUTED);
-        for start in mine.clone().step_by(SCOUTED) {
-            let chunk = start..(start + SCOUTED).min(mine.end);
+        let mut dependent = Vec::with_capacity(EXPLORED_AT_ONCE);
+        for start in mine.clone().step_by(EXPLORED_AT_ONCE) {
+            let chunk = start..(start + EXPLORED_AT_ONCE).min(mine.end);
             let call = |transaction: usize| {
                 let index = self.range.start + transaction;
                 Some((self.blocks.registered(self.core, index)?, self.blocks.at(index).cast_const()))
             };
-            scouted.clear();
-            scouted.extend(chunk.clone().filter_map(call).filter(|(registered, _)| registered.is_scouted()));
+            dependent.clear();
+            dependent
+                .extend(chunk.clone().filter_map(call).filter(|(registered, _)| registered.needs_reconnaissance()));
             // SAFETY: blocks are their procedures', and nobody writes anything before the third phase.
-            unsafe { finder.scout.explore(&scouted, self.window) };
+            unsafe { finder.reconnaissance.explore(&dependent, self.window) };
             let mut explored = 0;
             for transaction in chunk {
                 let Some((registered, block)) = call(transaction) else { continue };
-                finder.footprint.clear();
-                let footprint = &mut finder.footprint;
-                let known = if registered.is_scouted() {
+                finder.read_write_set.clear();
+                let read_write_set = &mut finder.read_write_set;
+                let known = if registered.needs_reconnaissance() {
                     explored += 1;
-                    finder.scout.claim(explored - 1, &self.graph.granules, registered, footprint)
+                    finder.reconnaissance.claim(explored - 1, &self.graph.granules, registered, read_write_set)
                 } else {
                     // SAFETY: as above.
-                    unsafe { footprint.collect(&self.graph.granules, registered, block) }
+                    unsafe { read_write_set.collect(&self.graph.granules, registered, block) }
                 };
                 if !known {
                     // It runs alone, or at least first.
                     self.cut.fetch_min(transaction, Ordering::Relaxed);
                     return;
                 }
-                for &Claim { record, hold, does, minds } in footprint.claims() {
+                for &Claim { record, hold, does, minds } in read_write_set.claims() {
                     self.graph.filter.note(bits, record, hold);
-                    finder.wishes.push(Wish { record, transaction: transaction as u32, hold, does, minds });
+                    finder.wishes.push(Claimed { record, transaction: transaction as u32, hold, does, minds });
                 }
             }
         }
@@ -447,11 +448,11 @@ impl Runner<'_> {
     fn run(mut self) {
         let job = self.job;
         let distance = (job.window / 2).clamp(1, 16);
-        let (mut piece, mut patience) = (0..0, Patience::of(job.size, SPINS));
+        let (mut piece, mut backoff) = (0..0, Backoff::of(job.size, SPINS));
         loop {
             match self.next(&mut piece) {
                 Some(transaction) => {
-                    patience.renew();
+                    backoff.renew();
                     self.take_off(transaction);
                     if self.flying.len() > distance {
                         let middle = self.flying.len() - 1 - distance;
@@ -469,7 +470,7 @@ impl Runner<'_> {
                 // Perhaps for somebody whom the system does not let run.
                 None => {
                     job.barrier.check();
-                    patience.wait();
+                    backoff.wait();
                 }
             }
         }

@@ -14,7 +14,7 @@
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a
 //! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by
-//! reconnaissance (`scout.rs`), and compared by claims on records and ranges (`footprint.rs`). Where an earlier
+//! reconnaissance (`reconnaissance.rs`), and compared by claims on records and ranges (`read_write_set.rs`). Where an earlier
 //! transaction of the batch may change what was found, the batch is cut, and the rest is planned when that one has
 //! run; so the order stays that of the batch, whatever was found. How often that happens is counted as conflicts.
 //!
@@ -24,11 +24,11 @@
 //! Serial order: the order of the blocks in the batch.
 
 mod filter;
-mod footprint;
 mod graph;
 mod partition;
 mod pipeline;
-mod scout;
+mod read_write_set;
+mod reconnaissance;
 mod tuner;
 
 use std::ops::Range;
@@ -45,10 +45,10 @@ use crate::contract::{BatchReport, ConflictPlan, Interleave, Options, SerialOrde
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
 use crate::team::{Team, share};
-pub(crate) use footprint::{Claim, Footprint, Granules};
 use graph::Graph;
 use partition::Partitions;
 use pipeline::Pipeline;
+pub(crate) use read_write_set::{Claim, Footprint, Granules};
 use tuner::Tuner;
 
 /// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block

@@ -21,11 +21,11 @@ use lockwork_storage::{ABSENT, Inserted, RowPtr, Table};
 use super::copies::Layout;
 use super::transaction::{Transaction, Unread};
 use crate::exclusive::ScanWriter;
-use crate::ghosts::Ghosts;
 use crate::interleaved::Turn;
 use crate::key_images::KeyImages;
 use crate::recipe::Recipe;
 use crate::registry::Registered;
+use crate::tombstones::Tombstones;
 
 /// A DB instruction in flight.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ pub(super) struct OptimisticHost<'a> {
     pub(super) turn: Turn,
     pub(super) transaction: &'a mut Transaction,
     pub(super) in_flight: &'a mut InFlight,
-    pub(super) ghosts: &'a mut Ghosts,
+    pub(super) tombstones: &'a mut Tombstones,
 }
 
 impl Host for OptimisticHost<'_> {
@@ -195,7 +195,7 @@ impl OptimisticHost<'_> {
         Answer::Ready(0)
     }
 
-    /// Finds the row of a key, or the ghost that stands for it.
+    /// Finds the row of a key, or the tombstone that stands for it.
     #[inline(always)]
     fn find(&mut self, at: usize) -> Result<(), u16> {
         let instruction = &mut self.in_flight.instructions[at];
@@ -205,7 +205,7 @@ impl OptimisticHost<'_> {
             Some(row) => row,
             None => match table.insert(instruction.hash, &key, image, ABSENT) {
                 Ok(Inserted::New(row)) => {
-                    self.ghosts.note(table, instruction.hash, key, row);
+                    self.tombstones.note(table, instruction.hash, key, row);
                     row
                 }
                 Ok(Inserted::Exists(row)) => row,

@@ -6,14 +6,14 @@
 //! (`transaction.rs`); else it begins again. Readers write nothing that another core would have to fetch, and what only
 //! copies from rows needs no copies of them (`reader.rs`).
 //!
-//! **Keys without rows.** A look-up that finds nothing puts a *ghost* into the index, a row in state absent, whose word
-//! it validates like any other; so does an insert, which writes the ghost at commit. Two inserts of one key, or an
-//! insert and a look-up that missed it, meet on the ghost's word. A removal leaves a ghost. Ghosts that nobody turned
+//! **Keys without rows.** A look-up that finds nothing puts a *tombstone* into the index, a row in state absent, whose word
+//! it validates like any other; so does an insert, which writes the tombstone at commit. Two inserts of one key, or an
+//! insert and a look-up that missed it, meet on the tombstone's word. A removal leaves a tombstone. Tombstones that nobody turned
 //! into rows are unlinked when the batch is over.
 //!
-//! **Scans.** A scan goes over all rows of its range, ghosts too, and validates each word. That no key was added in
+//! **Scans.** A scan goes over all rows of its range, tombstones too, and validates each word. That no key was added in
 //! between is told by the number of keys that the table's ordered index was ever given: Silo's node versions, with one
-//! node a table. Where that has grown, the scan is gone over once more and must meet the same rows, new ghosts of keys
+//! node a table. Where that has grown, the scan is gone over once more and must meet the same rows, new tombstones of keys
 //! that never existed left out. So an insert elsewhere costs a scan a second pass, not an abort.
 //!
 //! **Epochs.** Silo's epochs order transactions across cores and tell when memory may be used again. Here a batch is an
@@ -43,7 +43,7 @@ use lockwork_procedure::block::Batch;
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::host_engine::{Core, Scheme};
-use crate::interleaved::{Supply, settle};
+use crate::interleaved::{BlockSupply, settle};
 use crate::team::Team;
 use worker::{Shared, Worker};
 
@@ -73,13 +73,13 @@ impl Scheme for Optimistic {
             core,
             options: &self.options,
             tids: &self.tids,
-            supply: Supply::new(Blocks::of(core, batch)),
+            supply: BlockSupply::new(Blocks::of(core, batch)),
             gate: AtomicUsize::new(0),
         };
         let workers = &self.workers;
         team.run(&|number| workers[number].lock().expect("no worker panicked").run(&shared, number));
         let workers = self.workers.iter_mut().map(|worker| worker.get_mut().expect("no worker panicked"));
         // SAFETY: the batch is over, so no transaction runs.
-        unsafe { settle(workers.map(|worker| (&mut worker.ghosts, &mut worker.tally))) }
+        unsafe { settle(workers.map(|worker| (&mut worker.tombstones, &mut worker.tally))) }
     }
 }

@@ -22,7 +22,7 @@ use lockwork_storage::{ABSENT, LIVE, RowPtr, STATE_MASK, Table};
 
 use super::copies::{Arena, Layout};
 use crate::conflicts::Cause;
-use crate::ghosts::Ghosts;
+use crate::tombstones::Tombstones;
 
 /// How often a version is looked for before the one who is installing another gets the processor.
 const TRIES: u32 = 100;
@@ -97,8 +97,8 @@ pub(super) struct Transaction {
     /// Rows that were read without a copy, and those that scans went over, in whatever state, with their versions.
     scanned: Vec<(RowPtr, u64)>,
     ranges: Vec<ScannedRange>,
-    /// Keys that become ghosts if it commits.
-    removed: Ghosts,
+    /// Keys that become tombstones if it commits.
+    removed: Tombstones,
     /// Entries to write, by address.
     order: Vec<u32>,
     /// What had changed when it last conflicted, if not a row that it looked up.
@@ -207,7 +207,7 @@ impl Transaction {
         let entry = &mut self.entries[number];
         let (stride, header, values) = (entry.layout.stride(), ROW_HEADER_BYTES as usize, entry.layout.values());
         entry.copy = self.arena.take(stride)?;
-        // SAFETY: the copy is as long as a row and was taken for it just now. A ghost has its key.
+        // SAFETY: the copy is as long as a row and was taken for it just now. A tombstone has its key.
         unsafe {
             entry.layout.copy_bytes_in(entry.row.as_ptr(), entry.copy, header, values - header);
             entry.copy.add(values).write_bytes(0, stride - values);
@@ -337,7 +337,12 @@ impl Transaction {
     /// # Errors
     /// What it read has changed; then nothing was written.
     #[inline(always)]
-    pub(super) fn commit(&mut self, tables: &[Arc<Table>], tids: &Tids, ghosts: &mut Ghosts) -> Result<u64, Conflict> {
+    pub(super) fn commit(
+        &mut self,
+        tables: &[Arc<Table>],
+        tids: &Tids,
+        tombstones: &mut Tombstones,
+    ) -> Result<u64, Conflict> {
         self.lock_all()?;
         let tid = tids.take();
         if !self.validate(tables, true) {
@@ -357,7 +362,7 @@ impl Transaction {
             }
             tid::unlock(entry.row.word(), tid);
         }
-        ghosts.append(&mut self.removed);
+        tombstones.append(&mut self.removed);
         Ok(tid::writer_stamp(tid))
     }
 

@@ -6,7 +6,7 @@
 //!
 //! **Progress.** Of transactions that meet on a row and write nothing else, one always commits. Two that each read what
 //! the other writes can fail together, and a long one can fail again and again because short ones are faster. So one
-//! that has failed [`PATIENCE`] times passes the *gate*: it runs alone on its worker, and no other worker begins to
+//! that has failed [`CONFLICTS_BEFORE_GATE`] times passes the *gate*: it runs alone on its worker, and no other worker begins to
 //! commit a transaction that writes. What can still get in its way are commits that had begun before, at most one a
 //! worker.
 
@@ -23,22 +23,22 @@ use super::transaction::Transaction;
 use crate::conflicts::Cause;
 use crate::contract::Options;
 use crate::exclusive::{close, give_up};
-use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
-use crate::interleaved::{Crowd, Supply, Turn, in_flight, turns_after, wipe};
+use crate::interleaved::{BlockSupply, Concurrency, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
 use crate::tally::Tally;
 use crate::team::wait_until;
+use crate::tombstones::Tombstones;
 
 /// Conflicts after which a transaction passes the gate.
-const PATIENCE: u32 = 10;
+const CONFLICTS_BEFORE_GATE: u32 = 10;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
     pub(super) core: &'a Core,
     pub(super) options: &'a Options,
     pub(super) tids: &'a Tids,
-    pub(super) supply: Supply,
+    pub(super) supply: BlockSupply,
     /// The worker, plus one, whose transaction alone may write now; zero: all may.
     pub(super) gate: AtomicUsize,
 }
@@ -82,8 +82,8 @@ pub(super) struct Worker {
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
     lines: Lines,
-    crowd: Crowd,
-    pub(super) ghosts: Ghosts,
+    concurrency: Concurrency,
+    pub(super) tombstones: Tombstones,
     pub(super) tally: Tally,
 }
 
@@ -93,7 +93,7 @@ impl Worker {
         let registry = &shared.core.registry;
         let (gp, cp) = registry.widest_windows();
         self.slots.resize_with(in_flight(shared.options, registry), Slot::default);
-        self.crowd.begin(self.slots.len());
+        self.concurrency.begin(self.slots.len());
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -107,7 +107,7 @@ impl Worker {
             let mut busy = false;
             for number in 0..self.slots.len() {
                 if self.slots[number].index.is_none() {
-                    if !(turn.take && self.crowd.has_room(running) && self.take(shared, number, &mut piece)) {
+                    if !(turn.take && self.concurrency.has_room(running) && self.take(shared, number, &mut piece)) {
                         continue;
                     }
                     running += 1;
@@ -117,7 +117,7 @@ impl Worker {
                 let ended = if slot.turns > 0 {
                     slot.turns -= 1;
                     false
-                } else if slot.retries >= PATIENCE && shared.pass_gate(me) {
+                } else if slot.retries >= CONFLICTS_BEFORE_GATE && shared.pass_gate(me) {
                     while !self.step(shared, me, number, Turn { pause: false, ..turn }) {}
                     shared.gate.store(0, Ordering::Relaxed);
                     true
@@ -126,7 +126,7 @@ impl Worker {
                 };
                 if ended {
                     running -= 1;
-                    self.crowd.ended();
+                    self.concurrency.ended();
                 }
             }
             next = turn.next(interleave, busy);
@@ -148,7 +148,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
-        let Self { slots, cps, lines, crowd, ghosts, tally } = self;
+        let Self { slots, cps, lines, concurrency, tombstones, tally } = self;
         let slot = &mut slots[number];
         let index = slot.index.expect("the slot is taken");
         let blocks = &shared.supply.blocks;
@@ -168,7 +168,7 @@ impl Worker {
             reader::Step::Done => Stop::Committed,
             reader::Step::Left => {
                 let (transaction, in_flight) = (&mut slot.transaction, &mut slot.in_flight);
-                let mut host = OptimisticHost { registered, block, turn, transaction, in_flight, ghosts };
+                let mut host = OptimisticHost { registered, block, turn, transaction, in_flight, tombstones };
                 // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with copies of
                 // rows, which are the transaction's own until it ends.
                 unsafe { run(&registered.program, &mut slot.context, &mut slot.registers, cps, block, &mut host) }
@@ -179,7 +179,7 @@ impl Worker {
             Stop::Waiting => return false,
             Stop::Committed if slot.transaction.writes() => {
                 shared.wait_at_gate(me);
-                slot.transaction.commit(tables, shared.tids, ghosts).ok()
+                slot.transaction.commit(tables, shared.tids, tombstones).ok()
             }
             Stop::Committed | Stop::Aborted(_) if !slot.in_flight.is_doomed() => slot.transaction.place(tables).ok(),
             // What failed has no place in the serial order, and what it read does not matter.
@@ -202,7 +202,7 @@ impl Worker {
             (Stop::Aborted(code), Some(_)) => (Status::Aborted, code),
             (Stop::Failed(code), _) => (Status::Failed, code),
             _ => {
-                crowd.conflicted();
+                concurrency.conflicted();
                 tally.conflicts.count(slot.transaction.changed.take().unwrap_or(Cause::RowChanged), 1);
                 slot.retries += 1;
                 if slot.retries <= shared.options.max_retries {

@@ -18,7 +18,7 @@
 use super::header::MAX_TIME;
 
 /// Conflicts before a transaction's time is boosted.
-const PATIENCE: u32 = 3;
+const CONFLICTS_BEFORE_BOOST: u32 = 3;
 /// The furthest boost, as a power of two.
 const FURTHEST: u32 = 12;
 
@@ -51,10 +51,10 @@ impl Clock {
 
     /// As [`Self::next`], for a transaction that has met `conflicts` conflicts.
     pub(super) fn again(&mut self, above: u64, conflicts: u32) -> u64 {
-        if conflicts <= PATIENCE {
+        if conflicts <= CONFLICTS_BEFORE_BOOST {
             return self.next(above);
         }
-        let boost = 1 << (conflicts - PATIENCE).min(FURTHEST);
+        let boost = 1 << (conflicts - CONFLICTS_BEFORE_BOOST).min(FURTHEST);
         self.boosted = (self.boosted + 1).max(self.ticks.max(above >> self.low_bits) + boost);
         self.taken(self.boosted << self.low_bits | self.low | 1)
     }

@@ -354,7 +354,7 @@ impl TimestampHost<'_> {
         self.turn.pause && !self.transaction.holds_for_writing()
     }
 
-    /// Finds the row of a key that is here, or makes a ghost, or finds one that is everywhere, if there is any.
+    /// Finds the row of a key that is here, or makes a tombstone, or finds one that is everywhere, if there is any.
     ///
     /// # Errors
     /// Why the transaction fails.

@@ -138,7 +138,7 @@ impl Scheme for Timestamp {
         for worker in self.workers.iter_mut().take(size) {
             let worker = worker.get_mut().expect("no worker panicked");
             self.latest = self.latest.max(worker.clock.latest());
-            ended.push((&mut worker.partition.ghosts, &mut worker.executor.tally));
+            ended.push((&mut worker.partition.tombstones, &mut worker.executor.tally));
         }
         // SAFETY: the batch is over, so no transaction runs.
         unsafe { settle(ended.into_iter()) }

@@ -23,7 +23,7 @@ use super::gaps::Gaps;
 use super::header::{Ending, Header, Verdict, split};
 use super::message::{Job, Mail, Message, Return};
 use crate::conflicts::Cause;
-use crate::ghosts::Ghosts;
+use crate::tombstones::Tombstones;
 
 /// A DB instruction, no scan, whose row is found.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ impl Background {
 pub(super) struct Partition {
     /// By table number.
     gaps: Vec<Gaps>,
-    pub(super) ghosts: Ghosts,
+    pub(super) tombstones: Tombstones,
     /// Bundles whose keys come into cache.
     bundles: Vec<(usize, Message)>,
     arrived: Vec<(usize, Message)>,
@@ -131,7 +131,7 @@ impl Partition {
         self.gaps.iter_mut().for_each(Gaps::clear);
     }
 
-    /// The row of a key, or a ghost that stands for it.
+    /// The row of a key, or a tombstone that stands for it.
     ///
     /// # Errors
     /// [`abort::OUT_OF_MEMORY`].
@@ -149,7 +149,7 @@ impl Partition {
         let image = unsafe { std::slice::from_raw_parts(image, table.key_format().image_bytes()) };
         match table.insert(hash, key, image, ABSENT) {
             Ok(Inserted::New(row)) => {
-                self.ghosts.note(table, hash, *key, row);
+                self.tombstones.note(table, hash, *key, row);
                 Ok(row)
             }
             Ok(Inserted::Exists(row)) => Ok(row),
@@ -204,7 +204,7 @@ impl Partition {
             Operation::Insert => header.insert(),
             Operation::Remove => {
                 header.remove();
-                self.ghosts.note(table, access.key.hash(), access.key, row);
+                self.tombstones.note(table, access.key.hash(), access.key, row);
             }
             _ => {}
         }
@@ -312,7 +312,7 @@ impl Partition {
         self.bundles.clear();
     }
 
-    /// Finds the row of a key in a message, or a ghost, and prefetches it.
+    /// Finds the row of a key in a message, or a tombstone, and prefetches it.
     #[inline(always)]
     fn find_for(&mut self, table: &Arc<Table>, word: u64, image: *const u8) -> Result<(Key, RowPtr), u16> {
         let format = table.key_format();

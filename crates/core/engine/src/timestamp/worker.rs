@@ -34,9 +34,9 @@ use crate::conflicts::Cause;
 use crate::contract::{MAX_WINDOW, Options};
 use crate::exclusive::{Executor, close, give_up};
 use crate::host_engine::Core;
-use crate::interleaved::{Crowd, Turn, in_flight, turns_after, wipe};
+use crate::interleaved::{Concurrency, Turn, in_flight, turns_after, wipe};
 use crate::recipe::Lines;
-use crate::team::{Barrier, Patience};
+use crate::team::{Backoff, Barrier};
 
 /// Turns in which nothing moved before a worker lets others run.
 const SPINS: u32 = 200;
@@ -123,7 +123,7 @@ pub(super) struct Worker {
     /// A CP window; what is in flight is kept in the slot.
     cps: Vec<()>,
     lines: Lines,
-    crowd: Crowd,
+    concurrency: Concurrency,
     bundles: Bundles,
     pub(super) executor: Executor,
     pub(super) partition: Partition,
@@ -152,7 +152,7 @@ impl Worker {
         let far = if shared.placement.workers() > 1 && most_near > 1 { FAR } else { 1 };
         let most = (most_near * far).min(MAX_WINDOW);
         self.slots.resize_with(most, Slot::default);
-        self.crowd.begin(most);
+        self.concurrency.begin(most);
         self.cps.resize(cp.max(self.cps.len()), ());
         for slot in &mut self.slots {
             slot.registers.resize(gp.max(slot.registers.len()), 0);
@@ -164,7 +164,7 @@ impl Worker {
         let interleave = shared.options.interleave;
         let mut turn = Turn::first(interleave);
         let (mut running, mut busy) = (0, true);
-        let mut patience = Patience::of(shared.placement.workers(), SPINS);
+        let mut backoff = Backoff::of(shared.placement.workers(), SPINS);
         loop {
             let mut moved = self.take_in(shared);
             turn.fetch(&mut self.lines);
@@ -179,7 +179,7 @@ impl Worker {
                 }
             }
             let mut takes = if turn.take { most_near } else { 0 };
-            while takes > 0 && self.near < most_near && self.crowd.has_room(running) {
+            while takes > 0 && self.near < most_near && self.concurrency.has_room(running) {
                 takes -= 1;
                 let Some(number) = self.free.next(0) else { break };
                 let Some(index) = mine.next() else { break };
@@ -203,10 +203,10 @@ impl Worker {
                 break;
             }
             if moved {
-                patience.renew();
+                backoff.renew();
             } else {
                 shared.routed.check();
-                patience.wait();
+                backoff.wait();
             }
         }
         // What the others let go at last.
@@ -223,7 +223,7 @@ impl Worker {
         let slot = &self.slots[number];
         if ended {
             shared.calm.leave(me, number, slot.transaction.conflicts);
-            self.crowd.ended();
+            self.concurrency.ended();
             self.free.put(number);
             self.awake.take(number);
         } else if slot.is_near() {
@@ -289,7 +289,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. Returns whether its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, me: usize, number: usize, turn: Turn) -> bool {
-        let Self { slots, cps, lines, crowd, executor, partition, mail, clock, bundles, .. } = self;
+        let Self { slots, cps, lines, concurrency, executor, partition, mail, clock, bundles, .. } = self;
         let slot = &mut slots[number];
         let Some(index) = slot.index else { return false };
         if slot.turns > 0 {
@@ -388,7 +388,7 @@ impl Worker {
             Stop::Failed(code) => (Status::Failed, code),
             _ => {
                 tally.conflicts.count(slot.transaction.cause.unwrap_or(Cause::LateRead), 1);
-                crowd.conflicted();
+                concurrency.conflicted();
                 if slot.transaction.conflicts < shared.options.max_retries {
                     // SAFETY: the block is this worker's.
                     unsafe { wipe(registered, block) };

@@ -23,9 +23,9 @@ use super::TableLock;
 use crate::conflicts::Cause;
 use crate::contract::LockPolicy;
 use crate::exclusive::{ScanWriter, Undo};
-use crate::ghosts::{Ghosts, set_state};
 use crate::interleaved::Turn;
 use crate::registry::Registered;
+use crate::tombstones::{Tombstones, set_state};
 
 /// How far a DB instruction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -86,7 +86,7 @@ pub(super) struct LockingHost<'a> {
     /// Smaller is older; at least 1.
     pub(super) age: u64,
     pub(super) effects: &'a mut Effects,
-    pub(super) ghosts: &'a mut Ghosts,
+    pub(super) tombstones: &'a mut Tombstones,
 }
 
 impl Host for LockingHost<'_> {
@@ -185,7 +185,7 @@ impl LockingHost<'_> {
         Answer::Ready(0)
     }
 
-    /// Finds the row of a key, or the ghost that stands for it.
+    /// Finds the row of a key, or the tombstone that stands for it.
     #[inline(always)]
     fn find(&mut self, cp: &mut Cp) -> Result<(), u16> {
         cp.stage = Stage::Found;
@@ -199,7 +199,7 @@ impl LockingHost<'_> {
             Some(row) => row,
             None => match table.insert(cp.hash, &key, image, ABSENT) {
                 Ok(Inserted::New(row)) => {
-                    self.ghosts.note(table, cp.hash, key, row);
+                    self.tombstones.note(table, cp.hash, key, row);
                     row
                 }
                 Ok(Inserted::Exists(row)) => row,
@@ -321,9 +321,9 @@ impl LockingHost<'_> {
         Some(match request.operation {
             Operation::Search | Operation::Update if exists => Answer::Ready(row.as_ptr() as u64),
             Operation::Remove if exists => {
-                // If it commits, the row becomes a ghost; until then it only looks like one to be.
+                // If it commits, the row becomes a tombstone; until then it only looks like one to be.
                 let (key, _) = key_of(table, &request);
-                self.ghosts.note(table, cp.hash, key, row);
+                self.tombstones.note(table, cp.hash, key, row);
                 self.effects.removed.push(row);
                 Answer::Ready(0)
             }

@@ -5,8 +5,8 @@
 //! held is the [policy](crate::contract::LockPolicy).
 //!
 //! **Keys without rows.** A look-up that finds nothing, and an insert, must keep others from inserting the key. They
-//! put a *ghost* into the index, a row in state absent, and lock that. Ghosts that nobody turned into rows are unlinked
-//! when the batch is over and nobody runs. A removal leaves a ghost too.
+//! put a *tombstone* into the index, a row in state absent, and lock that. Tombstones that nobody turned into rows are unlinked
+//! when the batch is over and nobody runs. A removal leaves a tombstone too.
 //!
 //! **Scans.** A table has a lock of its own for two groups: scans, and transactions that insert or remove. A scan also
 //! locks the rows that it reads.
@@ -28,7 +28,7 @@ use lockwork_procedure::block::Batch;
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
 use crate::host_engine::{Core, Scheme};
-use crate::interleaved::{Supply, settle};
+use crate::interleaved::{BlockSupply, settle};
 use crate::team::Team;
 use worker::{Shared, Worker};
 
@@ -60,12 +60,16 @@ impl Scheme for TwoPhase {
 
     fn run(&mut self, core: &Core, team: &Team, batch: &mut Batch) -> BatchReport {
         self.tables.resize_with(core.database.len(), TableLock::default);
-        let shared =
-            Shared { core, options: &self.options, tables: &self.tables, supply: Supply::new(Blocks::of(core, batch)) };
+        let shared = Shared {
+            core,
+            options: &self.options,
+            tables: &self.tables,
+            supply: BlockSupply::new(Blocks::of(core, batch)),
+        };
         let workers = &self.workers;
         team.run(&|number| workers[number].lock().expect("no worker panicked").run(&shared));
         let workers = self.workers.iter_mut().map(|worker| worker.get_mut().expect("no worker panicked"));
         // SAFETY: the batch is over, so no transaction runs.
-        unsafe { settle(workers.map(|worker| (&mut worker.ghosts, &mut worker.tally))) }
+        unsafe { settle(workers.map(|worker| (&mut worker.tombstones, &mut worker.tally))) }
     }
 }

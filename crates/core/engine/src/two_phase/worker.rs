@@ -14,17 +14,17 @@ use super::host::{Cp, Effects, LockingHost};
 use crate::conflicts::Cause;
 use crate::contract::Options;
 use crate::exclusive::{close, give_up};
-use crate::ghosts::Ghosts;
 use crate::host_engine::Core;
-use crate::interleaved::{Supply, Turn, in_flight, turns_after, wipe};
+use crate::interleaved::{BlockSupply, Turn, in_flight, turns_after, wipe};
 use crate::tally::Tally;
+use crate::tombstones::Tombstones;
 
 /// What the workers of one batch share.
 pub(super) struct Shared<'a> {
     pub(super) core: &'a Core,
     pub(super) options: &'a Options,
     pub(super) tables: &'a [TableLock],
-    pub(super) supply: Supply,
+    pub(super) supply: BlockSupply,
 }
 
 /// A transaction in flight.
@@ -46,7 +46,7 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     slots: Vec<Slot>,
-    pub(super) ghosts: Ghosts,
+    pub(super) tombstones: Tombstones,
     pub(super) tally: Tally,
 }
 
@@ -89,7 +89,7 @@ impl Worker {
     /// Runs one transaction as far as it comes. If it ends, its slot is free again.
     #[inline(always)]
     fn step(&mut self, shared: &Shared<'_>, number: usize, turn: Turn) {
-        let Self { slots, ghosts, tally } = self;
+        let Self { slots, tombstones, tally } = self;
         let slot = &mut slots[number];
         if slot.turns > 0 {
             slot.turns -= 1;
@@ -106,7 +106,7 @@ impl Worker {
             turn,
             age: index as u64 + 1,
             effects: &mut slot.effects,
-            ghosts,
+            tombstones,
         };
         // SAFETY: the windows are wide enough, the block is this worker's, and the host answers with rows it has
         // locked.

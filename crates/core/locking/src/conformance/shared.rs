@@ -5,7 +5,7 @@
 
 use super::{Capability, Event, Manager, NotHeld, Session};
 use crate::shared::memory::{Memory, Private};
-use crate::shared::{self, Layout, Patience, SessionNumber, Step, Table, Wake};
+use crate::shared::{self, Layout, SessionNumber, Step, Table, WaitPolicy, Wake};
 use crate::{LockId, Outcome, Request};
 
 /// A session of a script, with the locks that it waits for and until when.
@@ -15,10 +15,10 @@ struct Member {
     waits: Vec<(LockId, Option<u64>)>,
 }
 
-/// The shared lock table under one [`Patience`].
+/// The shared lock table under one [`WaitPolicy`].
 pub struct SharedTable<M = Private> {
     tables: Vec<Table<M>>,
-    patience: Patience,
+    policy: WaitPolicy,
     ages: Vec<(Session, u64)>,
     members: Vec<Member>,
     now_ms: u64,
@@ -38,18 +38,18 @@ impl SharedTable {
     /// # Panics
     /// Never: the dimensions are good.
     #[must_use]
-    pub fn new(patience: Patience) -> Self {
+    pub fn new(policy: WaitPolicy) -> Self {
         let layout = Layout::new(super::managers::LOCKS, 64);
         let table = Table::create(Private::new(layout.words()), layout).expect("good dimensions");
-        Self::over(vec![table], patience)
+        Self::over(vec![table], policy)
     }
 }
 
 impl<M: Memory> SharedTable<M> {
     /// Over views of one table, of which the sessions take turns: their memory may be mapped by several processes.
     #[must_use]
-    pub fn over(tables: Vec<Table<M>>, patience: Patience) -> Self {
-        Self { tables, patience, ages: Vec::new(), members: Vec::new(), now_ms: 0 }
+    pub fn over(tables: Vec<Table<M>>, policy: WaitPolicy) -> Self {
+        Self { tables, policy, ages: Vec::new(), members: Vec::new(), now_ms: 0 }
     }
 
     /// The view that a session uses.
@@ -92,19 +92,19 @@ impl<M: Memory> SharedTable<M> {
 
 impl<M: Memory> Manager for SharedTable<M> {
     fn name(&self) -> String {
-        format!("shared lock table ({:?}, {} views)", self.patience, self.tables.len())
+        format!("shared lock table ({:?}, {} views)", self.policy, self.tables.len())
     }
 
     fn capabilities(&self) -> Vec<Capability> {
         use Capability::{
             Crash, Fifo, Groups, Intent, NoWait, Queues, Reentrant, Timeout, Upgrade, WaitDie, Waits, Withdraw,
         };
-        let own = match self.patience {
-            Patience::Try => vec![NoWait, Crash],
-            Patience::WaitDie => vec![WaitDie, Queues, Crash],
-            Patience::Queue => vec![Waits, Fifo, Groups, Withdraw, Timeout, Crash],
+        let own = match self.policy {
+            WaitPolicy::Try => vec![NoWait, Crash],
+            WaitPolicy::WaitDie => vec![WaitDie, Queues, Crash],
+            WaitPolicy::Queue => vec![Waits, Fifo, Groups, Withdraw, Timeout, Crash],
             // The scripts of crashes take a lock while they wait for an older session, which no circle may close over.
-            Patience::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
+            WaitPolicy::Safe => vec![Waits, Fifo, Groups, Withdraw, Timeout],
         };
         let all = [Upgrade, Reentrant, Intent];
         own.into_iter().chain(all).collect()
@@ -121,7 +121,7 @@ impl<M: Memory> Manager for SharedTable<M> {
         let member = &mut self.members[at];
         let table = view(&self.tables, session);
         let held = table.holds(&member.of_table, line) > 0;
-        match table.request(&mut member.of_table, line, request.mode, self.patience, &mut nobody).expect("sound") {
+        match table.request(&mut member.of_table, line, request.mode, self.policy, &mut nobody).expect("sound") {
             Step::Granted => {
                 if held {
                     table.release(&mut member.of_table, line, &mut nobody).expect("it was granted twice");

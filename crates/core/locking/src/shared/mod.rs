@@ -51,7 +51,7 @@ mod word;
 mod tests;
 
 pub use layout::{Layout, LayoutError, MAX_LINES, Placement};
-pub use request::{Patience, Step, TableError};
+pub use request::{Step, TableError, WaitPolicy};
 pub use table::{Session, Table};
 pub use word::LINE_WORDS;
 

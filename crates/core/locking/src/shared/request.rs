@@ -7,7 +7,7 @@ use super::Damage;
 
 /// How long a request may wait, as far as the table has a say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitPolicy {
     /// Not at all.
     Try,
     /// Only for younger sessions (wait-die).

@@ -13,7 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::layout::{HEADER_WORDS, Layout, LayoutError, SESSION_WORDS, mix};
 use super::line::{Entered, Line, Place};
 use super::memory::Memory;
-use super::request::{Patience, Step, TableError};
+use super::request::{Step, TableError, WaitPolicy};
 use super::word::LINE_WORDS;
 use super::{Damage, SessionNumber, Wake};
 use crate::LockMode;
@@ -308,13 +308,13 @@ impl<M: Memory> Table<M> {
         session: &mut Session,
         line: u32,
         mode: LockMode,
-        patience: Patience,
+        timeout: WaitPolicy,
         wake: &mut impl FnMut(Wake),
     ) -> Result<Step, TableError> {
         if let Some(at) = self.find(session, line) {
             return self.again(session, at, mode, wake);
         }
-        if session.waits > 0 && patience != Patience::Queue && !self.waits_for_younger(session) {
+        if session.waits > 0 && timeout != WaitPolicy::Queue && !self.waits_for_younger(session) {
             return Ok(Step::Refused);
         }
         let of_line = self.line(line);
@@ -322,7 +322,7 @@ impl<M: Memory> Table<M> {
         if of_line.take_free(session.number, mode) {
             return Ok(Step::Granted);
         }
-        self.request_taken(session, line, mode, patience, wake)
+        self.request_taken(session, line, mode, timeout, wake)
     }
 
     /// Whether a session waits for nobody older anywhere. Else whoever comes to wait for it could close a circle.
@@ -377,12 +377,12 @@ impl<M: Memory> Table<M> {
         session: &mut Session,
         line: u32,
         mode: LockMode,
-        patience: Patience,
+        timeout: WaitPolicy,
         wake: &mut impl FnMut(Wake),
     ) -> Result<Step, TableError> {
         let at = self.touched(session.number) as usize - 1;
-        let by_age = patience == Patience::WaitDie || (patience == Patience::Safe && at > 0);
-        let step = self.enter(session.number, line, mode, (patience != Patience::Try, by_age), wake);
+        let by_age = timeout == WaitPolicy::WaitDie || (timeout == WaitPolicy::Safe && at > 0);
+        let step = self.enter(session.number, line, mode, (timeout != WaitPolicy::Try, by_age), wake);
         match step {
             Ok(Step::Granted) => {}
             // After damage the session may or may not be in the line, and has to keep it in its list; it holds nothing.

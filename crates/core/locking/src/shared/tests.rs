@@ -137,14 +137,14 @@ impl Do {
 struct World {
     table: Table<Rc<Stepped>>,
     sessions: Vec<RefCell<Session>>,
-    patience: Patience,
+    timeout: WaitPolicy,
     stands: RefCell<BTreeMap<(u16, u32), Stand>>,
     woken: RefCell<BTreeSet<u16>>,
 }
 
 impl World {
     /// With sessions `1..=sessions`, whose ages are their numbers.
-    fn new(lines: u32, sessions: u16, patience: Patience) -> Rc<Self> {
+    fn new(lines: u32, sessions: u16, timeout: WaitPolicy) -> Rc<Self> {
         let layout = Layout::new(lines, sessions);
         let table = Table::create(Rc::new(Stepped::new(layout.words())), layout).unwrap();
         let open = |number| {
@@ -154,11 +154,11 @@ impl World {
         };
         let sessions = (1..=sessions).map(|number| open(number_of(number))).collect();
         let (stands, woken) = Default::default();
-        Rc::new(Self { table, sessions, patience, stands, woken })
+        Rc::new(Self { table, sessions, timeout, stands, woken })
     }
 
     fn played(lines: u32, sessions: u16, steps: &[Do]) -> Rc<Self> {
-        let world = Self::new(lines, sessions, Patience::Queue);
+        let world = Self::new(lines, sessions, WaitPolicy::Queue);
         for step in steps {
             world.play(*step);
             world.look();
@@ -196,7 +196,7 @@ impl World {
         // From here on it may be told of a place, as one who looks before it falls asleep.
         self.stands.borrow_mut().entry((number, line)).or_insert(Stand::Outside(mode));
         let mut session = self.session(number);
-        let step = self.table.request(&mut session, line, mode, self.patience, &mut |wake| self.wake(wake)).unwrap();
+        let step = self.table.request(&mut session, line, mode, self.timeout, &mut |wake| self.wake(wake)).unwrap();
         let stand = match step {
             Step::Granted => Some(Stand::Holds),
             Step::Waiting => Some(Stand::Waits),

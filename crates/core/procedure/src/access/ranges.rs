@@ -30,7 +30,7 @@ const ANY: Interval = (i64::MIN, i64::MAX);
 /// Above this many registers times block heads the analysis is not attempted.
 const MAX_CELLS: usize = 1 << 20;
 /// How often a head's state may grow before its bounds are widened.
-const PATIENCE: u32 = 2;
+const MAX_GROWTHS: u32 = 2;
 
 /// What is known at one place: an interval for every register, and what the flag compares.
 #[derive(Clone, PartialEq, Eq)]
@@ -165,7 +165,7 @@ fn merge(state: &mut Option<State>, arriving: State, visits: &mut u32, threshold
         return true;
     };
     let before = known.clone();
-    let widen = *visits > PATIENCE;
+    let widen = *visits > MAX_GROWTHS;
     for (known, new) in known.registers.iter_mut().zip(&arriving.registers) {
         if new.0 < known.0 {
             let below = thresholds.partition_point(|&constant| constant <= new.0);

@@ -10,7 +10,7 @@ use super::{Run, Unappended, Unreachable};
 use crate::threads::Threads;
 
 /// How long it is tried: longer than servers take to choose another one of them for the stream.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -71,7 +71,7 @@ pub fn append(
     first: u64,
     messages: &[Vec<u8>],
 ) -> (usize, Result<(), Unappended>) {
-    let until = threads.now() + PATIENCE;
+    let until = threads.now() + TIMEOUT;
     let mut appended = 0;
     let mut why = String::new();
     // The message of which an attempt had no answer: it may be there, or still come.

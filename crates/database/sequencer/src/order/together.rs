@@ -3,7 +3,7 @@
 
 use std::hash::Hasher;
 
-use lockwork_engine::{EngineError, Together};
+use lockwork_engine::{Compound, EngineError};
 use lockwork_procedure::block::{Batch, Block, HEADER_BYTES, Status};
 use lockwork_storage::{Database, Digest};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -82,7 +82,7 @@ fn digest(database: &Database, tables: &[u16]) -> Digest {
 /// # Errors
 /// [`Error::Conflict`] when one of them has not ended as it did.
 fn repeat(
-    together: &mut Together<'_>,
+    together: &mut Compound<'_>,
     transaction: &Transaction,
     batch: &mut Batch,
     catalogue: &Catalogue,
@@ -90,9 +90,9 @@ fn repeat(
     let mut moments = Vec::with_capacity(transaction.steps.len());
     let mut call = 0;
     for step in &transaction.steps {
-        moments.push(together.moment());
+        moments.push(together.savepoint());
         match step {
-            Step::BackTo(mark) => together.back_to(moments[*mark]),
+            Step::BackTo(mark) => together.roll_back_to(moments[*mark]),
             Step::Look(looked) => {
                 call += 1;
                 if digest(together.database(), &looked.tables) != looked.seen {
@@ -249,7 +249,7 @@ impl Order {
         let mut batch = self.single(transaction, calls.iter().map(|call| call.procedure))?;
         let (mut repeated, mut ran, mut made) = (Ok(()), Vec::new(), Vec::new());
         let catalogue = &self.catalogue;
-        let is_kept = self.engine.together(&mut |together| {
+        let is_kept = self.engine.compound(&mut |together| {
             repeated = repeat(together, transaction, &mut batch, catalogue);
             if repeated.is_err() {
                 return false;
@@ -290,7 +290,7 @@ impl Order {
         let mut look = Some(look);
         let (mut repeated, mut looked) = (Ok(()), None);
         let catalogue = &self.catalogue;
-        self.engine.together(&mut |together| {
+        self.engine.compound(&mut |together| {
             repeated = repeat(together, transaction, &mut batch, catalogue);
             let database = together.database();
             if repeated.is_ok()

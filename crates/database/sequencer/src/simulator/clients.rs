@@ -238,7 +238,7 @@ impl Client {
     }
 
     /// Asks a process for what it does. Says whether it could.
-    pub(super) fn ask(&mut self, world: &Arc<World>, life: usize, handle: &Handle, patience: u64) -> bool {
+    pub(super) fn ask(&mut self, world: &Arc<World>, life: usize, handle: &Handle, timeout: u64) -> bool {
         let Some(task) = self.task.clone() else { return false };
         self.attempt += 1;
         let (client, attempt) = (self.number, self.attempt);
@@ -277,7 +277,7 @@ impl Client {
         };
         world.state().touch(life);
         self.waits = Some(life).filter(|_| asked.is_ok());
-        self.at = world.state().now + patience;
+        self.at = world.state().now + timeout;
         asked.is_ok()
     }
 

@@ -10,13 +10,13 @@ use crate::format::frame::{self, RecordKind};
 use crate::journal::message::{Chain, salt};
 
 /// How long readers have.
-const PATIENCE: u64 = 60 * SECOND;
+const TIMEOUT: u64 = 60 * SECOND;
 
 impl Director {
     /// One node lags, the log is damaged in what it has not read, and it goes on; then all begin anew.
     pub(super) fn damage(&mut self, damage: Damage) {
         self.heal();
-        self.until("one leads, and all have the log", PATIENCE, Self::is_together);
+        self.until("one leads, and all have the log", TIMEOUT, Self::is_together);
         if self.has_failed() {
             return;
         }
@@ -40,7 +40,7 @@ impl Director {
             number
         };
         if self.places.len() > 1 {
-            self.until("the node that lagged has stopped", PATIENCE, |all| all.places[lags].stopped.is_some());
+            self.until("the node that lagged has stopped", TIMEOUT, |all| all.places[lags].stopped.is_some());
         }
         for node in 0..self.places.len() {
             self.world.state().kill(self.places[node].life);
@@ -48,7 +48,7 @@ impl Director {
             self.places[node].stopped = None;
         }
         let all_stopped = |all: &Self| all.places.iter().all(|place| place.stopped.is_some());
-        self.until("every reader has stopped", PATIENCE, all_stopped);
+        self.until("every reader has stopped", TIMEOUT, all_stopped);
         let mut state = self.world.state();
         for why in self.places.iter().filter_map(|place| place.stopped.as_ref()) {
             let is_told = (number..number + 2).any(|at| why.contains(&format!("damaged at offset {at}:")));

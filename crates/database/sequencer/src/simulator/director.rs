@@ -18,7 +18,7 @@ const CLIENTS: usize = 4;
 /// How long things go wrong at most: where nearly all the time something does, nothing is done.
 const STORM: u64 = 90 * SECOND;
 /// How long everybody has to come together when nothing goes wrong any more.
-const PATIENCE: u64 = 120 * SECOND;
+const TIMEOUT: u64 = 120 * SECOND;
 
 /// What the director is told.
 pub(super) enum Told {
@@ -307,7 +307,7 @@ impl Director {
         let asked = match &place.handle {
             Some(handle) if !self.world.state().lives[place.life].is_killed => {
                 client.tries += 1;
-                client.ask(&self.world, place.life, handle, self.plan.patience)
+                client.ask(&self.world, place.life, handle, self.plan.timeout)
             }
             _ => false,
         };
@@ -459,8 +459,8 @@ impl Director {
         self.heal();
         // What was sent before may arrive yet.
         let arrived = self.now() + 12 * SECOND;
-        self.until("all that was sent has arrived", PATIENCE, |all| all.now() >= arrived);
-        self.until("one leads, and all have the log", PATIENCE, Self::is_together);
+        self.until("all that was sent has arrived", TIMEOUT, |all| all.now() >= arrived);
+        self.until("one leads, and all have the log", TIMEOUT, Self::is_together);
         if self.has_failed() {
             return;
         }

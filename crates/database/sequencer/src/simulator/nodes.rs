@@ -22,8 +22,8 @@ use crate::threads::{Scheduler, Waits};
 /// How long others wait for a lease.
 pub(super) const LEASE: Duration = Duration::from_millis(1500);
 /// How long a node waits before it joins again, and how often it looks whether it has to.
-const AGAIN: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is the same for all nodes of a run.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Plan {
     /// So many are asked of any node, not of whoever led last.
     pub(super) wanders: u64,
     /// How long a client waits for an answer.
-    pub(super) patience: u64,
+    pub(super) timeout: u64,
     /// The longest time between two faults.
     pub(super) calm: u64,
     /// Bytes for request ids.
@@ -58,7 +58,7 @@ impl Plan {
                 None => [0, 300, 900][chance.below(3)],
             },
             wanders: [0, 50, 300][chance.below(3)],
-            patience: [3 * SECOND, 15 * SECOND][chance.below(2)],
+            timeout: [3 * SECOND, 15 * SECOND][chance.below(2)],
             calm: [SECOND, 3 * SECOND, 8 * SECOND][chance.below(3)],
             request_memory: [1 << 20, 1 << 20, 2_000][chance.below(3)],
         }
@@ -105,7 +105,7 @@ impl Process {
                     self.tell(format_args!("follows from record {}", records.1));
                     self.seat.world.tell(Told::Joined(self.seat.life, handle.clone()));
                     while handle.role() != Some(Role::Ended) && !self.is_asked() {
-                        let until = self.seat.now() + LOOK;
+                        let until = self.seat.now() + POLL_INTERVAL;
                         self.seat.wait(Some(until), false, Waits::Time);
                     }
                     self.seat.world.tell(Told::Left(self.seat.life));
@@ -124,7 +124,7 @@ impl Process {
                 Err(Error::Unreachable(_)) => self.seat.world.state().saw(Seen::CouldNotBegin),
                 Err(error) => return self.stop(&error.to_string()),
             }
-            threads.sleep(AGAIN);
+            threads.sleep(RETRY_DELAY);
         }
         self.seat.world.tell(Told::Ended(self.seat.life));
     }

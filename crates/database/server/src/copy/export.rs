@@ -30,7 +30,7 @@ const LITTLE: u64 = 1 << 20;
 /// How many copies of more there are at a time.
 pub(crate) const AT_ONCE: usize = 2;
 /// How long a client may take nothing of what there is for it. Then its connection ends, and others have its place.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines that are made before any is sent.
 const LINES: usize = 1024;
 
@@ -55,7 +55,7 @@ where
         }
     };
     // What has been fed are whole messages, so the error may come behind any of them.
-    match cancel.unless(send(client, table, &rows, &order, PATIENCE)).await {
+    match cancel.unless(send(client, table, &rows, &order, TIMEOUT)).await {
         Ok(sent) => sent?,
         Err(refusal) => {
             database.count_copy(begun, Some(&refusal));
@@ -66,7 +66,7 @@ where
     Ok(client.feed(tag(order.len() as u64)).await?)
 }
 
-async fn send<C>(client: &mut C, table: &Table, rows: &Rows, order: &[u32], patience: Duration) -> PgWireResult<()>
+async fn send<C>(client: &mut C, table: &Table, rows: &Rows, order: &[u32], io_timeout: Duration) -> PgWireResult<()>
 where
     C: Sink<Message> + Unpin,
     PgWireError: From<<C as Sink<Message>>::Error>,
@@ -89,7 +89,7 @@ where
         }
         for &length in &ends {
             let line = Message::CopyData(CopyData::new(lines.split_to(length).freeze()));
-            timeout(patience, client.feed(line)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            timeout(io_timeout, client.feed(line)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         }
     }
     Ok(client.feed(Message::CopyDone(CopyDone::new())).await?)

@@ -1,7 +1,7 @@
 //! `/`, `/metrics`, `/healthz`, `/readyz` and `/status.json` over HTTP/1.1.
 //!
 //! *Invariant*: nobody who asks here slows a client of the database, or others who ask: at most [`MOST`] are served at
-//! a time, of which the oldest gives way to a new one, a request has [`PATIENCE`], and an answer is made of counts that
+//! a time, of which the oldest gives way to a new one, a request has [`TIMEOUT`], and an answer is made of counts that
 //! are there. Pages of others in a browser of this machine get nothing: a name that its owner lets mean 127.0.0.1 (DNS
 //! rebinding) is not one of this machine, and is answered 421.
 //!
@@ -29,7 +29,7 @@ use super::{Token, Watch, Watcher};
 use crate::{ServeError, Tls};
 
 const MOST: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Nothing of the page comes from elsewhere, and nobody else may show it as theirs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                       frame-ancestors 'none'";
@@ -92,7 +92,7 @@ async fn serve(listener: TcpListener, shown: Arc<Shown>) {
                 async move { Ok::<_, Infallible>(answer) }
             });
             let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(16 << 10);
+            http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).keep_alive(false).max_buf_size(16 << 10);
             // Whoever hangs up early wanted no answer.
             let served = async {
                 match tls {
@@ -103,7 +103,7 @@ async fn serve(listener: TcpListener, shown: Arc<Shown>) {
                     None => drop(http.serve_connection(TokioIo::new(socket), service).await),
                 }
             };
-            drop(tokio::time::timeout(2 * PATIENCE, served).await);
+            drop(tokio::time::timeout(2 * TIMEOUT, served).await);
         });
         asking.push_back(one.abort_handle());
     }

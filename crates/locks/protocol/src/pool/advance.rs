@@ -120,7 +120,7 @@ impl AgentPool {
             agent.watched = Some(wait);
             agent.serial = agent.serial.wrapping_add(1);
             let serial = agent.serial;
-            self.timers.set(now, delay, (lock, Watch::Patience(serial)));
+            self.timers.set(now, delay, (lock, Watch::WaitPolicy(serial)));
         }
     }
 

@@ -15,7 +15,7 @@ impl AgentPool {
             Watch::Operation(number) if self.asks_about(*lock, *number) => true,
             _ => agents.get(lock).is_some_and(|agent| match watch {
                 Watch::Operation(number) => agent.running.as_deref().is_some_and(|running| running.number == *number),
-                Watch::Patience(serial) => agent.serial == *serial && agent.watched.is_some(),
+                Watch::WaitPolicy(serial) => agent.serial == *serial && agent.watched.is_some(),
                 Watch::Holder(machine, request, _) => {
                     agent.holders.iter().any(|holder| (holder.machine, holder.request) == (*machine, *request))
                 }
@@ -39,7 +39,7 @@ impl AgentPool {
             (delay, due.saturating_sub(now), lock).hash(into);
             match watch {
                 Watch::Operation(number) => (0u8, number).hash(into),
-                Watch::Patience(_) => 1u8.hash(into),
+                Watch::WaitPolicy(_) => 1u8.hash(into),
                 Watch::Holder(machine, request, tries) => (2u8, machine, request, tries.min(&MAX_DOUBLINGS)).hash(into),
             }
         }

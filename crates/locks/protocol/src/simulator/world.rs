@@ -30,7 +30,7 @@ const LEASE_MS: u32 = 100;
 const QUARANTINE: u64 = 200 * MS;
 /// How long a request may wait while everything goes wrong, and how long everything may take when nothing does any
 /// more.
-const PATIENCE: u64 = 5_000 * MS;
+const TIMEOUT: u64 = 5_000 * MS;
 /// More events at one time than these lead nowhere.
 const MAX_AT_ONCE: u64 = 100_000;
 /// More packets of one task in a millisecond than these are a storm.

@@ -16,7 +16,7 @@ const TASKS: usize = 3;
 /// Time goes on in steps of this.
 const STEP: u64 = 50_000;
 const TROUBLE: u64 = 400 * MS;
-const PATIENCE: u64 = 6_000 * MS;
+const TIMEOUT: u64 = 6_000 * MS;
 
 /// How often things go wrong: of a million packets, or of a million milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,7 +163,7 @@ impl World {
         }
         let calm = self.now;
         while !self.is_quiet() {
-            if self.now > calm + PATIENCE {
+            if self.now > calm + TIMEOUT {
                 return Err(self.stuck());
             }
             self.step(false)?;
@@ -173,7 +173,7 @@ impl World {
             let since = self.now;
             self.places[0].tasks[0] = Task::Waits { lock, mode: LockMode::Exclusive, since, at: None };
             while !self.is_quiet() {
-                if self.now > since + PATIENCE {
+                if self.now > since + TIMEOUT {
                     return Err(self.stuck());
                 }
                 self.step(false)?;

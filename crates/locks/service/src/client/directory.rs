@@ -39,8 +39,8 @@ pub(super) struct Waiting {
 
 impl Waiting {
     fn until(&self) -> u64 {
-        let patience = if self.ask.try_only { TRY_NS } else { u64::MAX };
-        self.made.saturating_add(self.ask.timeout.unwrap_or(u64::MAX).min(patience))
+        let limit = if self.ask.try_only { TRY_NS } else { u64::MAX };
+        self.made.saturating_add(self.ask.timeout.unwrap_or(u64::MAX).min(limit))
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long the background thread naps while tasks drive.
-const NAP: Duration = Duration::from_micros(100);
+const BACKOFF: Duration = Duration::from_micros(100);
 /// And while one of them sleeps at the socket.
 const LONG_NAP: Duration = Duration::from_millis(1);
 /// How long after the last task that drove, it looks at the socket itself again.
@@ -212,7 +212,7 @@ impl Shared {
         while !self.stop.load(Ordering::Acquire) {
             let led = self.led.load(Ordering::Acquire);
             if led || !self.is_quiet() {
-                std::thread::sleep(if led { LONG_NAP } else { NAP });
+                std::thread::sleep(if led { LONG_NAP } else { BACKOFF });
                 self.try_drive();
                 continue;
             }

@@ -24,7 +24,7 @@ pub struct Guard {
 }
 
 /// How long one who waits for a loss sleeps at most before it looks at the lease itself.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Guard {
     pub(super) fn new(locks: Locks, lock: u64, mode: LockMode, token: u64, wait: Arc<Wait>, late: bool) -> Self {
@@ -92,7 +92,7 @@ impl Guard {
             if left.is_zero() {
                 return false;
             }
-            self.wait.sleep(left.min(LOOK), Wait::is_lost);
+            self.wait.sleep(left.min(POLL_INTERVAL), Wait::is_lost);
         }
         true
     }

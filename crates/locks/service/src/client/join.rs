@@ -157,8 +157,8 @@ impl Rejoin {
     /// Parks a request, and asks for a session for `time` at least.
     pub(super) fn park(&mut self, now: u64, time: u64, name: LockName, mode: LockMode, ask: Ask) -> Arc<Wait> {
         let wait = Arc::new(Wait::default());
-        let patience = if ask.try_only { TRY_NS } else { u64::MAX };
-        let until = now.saturating_add(time.min(ask.timeout.unwrap_or(u64::MAX)).min(patience));
+        let limit = if ask.try_only { TRY_NS } else { u64::MAX };
+        let until = now.saturating_add(time.min(ask.timeout.unwrap_or(u64::MAX)).min(limit));
         self.parked.push(Parked { wait: Arc::clone(&wait), name, mode, ask, made: now, until });
         self.until = self.until.max(now.saturating_add(time));
         self.due = self.due.min(until);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const MAX_REQUEST: usize = 4096;
 const MAX_CONNECTIONS: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How soon the thread notices that it has to end, in milliseconds.
 const LONGEST_SLEEP_MS: libc::c_int = 100;
 
@@ -100,7 +100,7 @@ impl Connection {
             Ok(stays) => stays,
             Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         };
-        stays && self.since.elapsed() < PATIENCE
+        stays && self.since.elapsed() < TIMEOUT
     }
 
     fn try_step(&mut self, counters: &Counters) -> io::Result<bool> {
@@ -164,9 +164,9 @@ mod tests {
             (0..3 * MAX_CONNECTIONS).map(|_| TcpStream::connect(responder.address).expect("it listens")).collect();
         let start = Instant::now();
         assert!(scrape(responder.address).starts_with("HTTP/1.1 200 OK\r\n"));
-        assert!(start.elapsed() < PATIENCE / 2, "it took {:?}", start.elapsed());
+        assert!(start.elapsed() < TIMEOUT / 2, "it took {:?}", start.elapsed());
         for mut stream in idle {
-            stream.set_read_timeout(Some(20 * PATIENCE)).expect("it is a socket");
+            stream.set_read_timeout(Some(20 * TIMEOUT)).expect("it is a socket");
             assert!(matches!(stream.read(&mut [0]), Ok(0)), "it is closed without an answer");
         }
     }

@@ -25,7 +25,7 @@ const FOLDER: &str = "names/";
 /// Names that are looked at between two batches of packets.
 const MAX_AT_ONCE: usize = 1000;
 /// How soon it is noticed that etcd has done what it was asked.
-const LOOK_NS: u64 = 200_000;
+const POLL_INTERVAL_NS: u64 = 200_000;
 /// How long loading may take before it is begun again.
 const LOAD: Duration = Duration::from_secs(60);
 
@@ -183,7 +183,7 @@ impl Naming {
 
     pub(super) fn next_tick(&self, now: u64) -> Option<u64> {
         let looks = self.loading.is_some() || self.names.under_way() > 0;
-        looks.then(|| now + LOOK_NS).into_iter().chain(self.names.next_tick()).min()
+        looks.then(|| now + POLL_INTERVAL_NS).into_iter().chain(self.names.next_tick()).min()
     }
 
     /// Writes what is to be stored; without etcd it counts as stored at once.

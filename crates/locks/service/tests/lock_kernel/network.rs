@@ -17,7 +17,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 const LOCKS: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_millis(50);
 
 fn unshare() {
@@ -105,8 +105,8 @@ struct Cluster {
     key: Option<Key>,
 }
 
-fn receive(socket: &UdpSocket, key: Option<&Key>, patience: Duration) -> Option<(Packet, Vec<u8>)> {
-    socket.set_read_timeout(Some(patience)).expect("not zero");
+fn receive(socket: &UdpSocket, key: Option<&Key>, timeout: Duration) -> Option<(Packet, Vec<u8>)> {
+    socket.set_read_timeout(Some(timeout)).expect("not zero");
     let mut bytes = [0; 2048];
     match socket.recv(&mut bytes) {
         Ok(length) => {
@@ -128,7 +128,7 @@ impl Cluster {
         for (number, socket) in (1_u16..).zip(&cluster.sockets) {
             long_queue(socket);
             socket.send(&datagram(&Packet::new(Kind::Join, 0), &[], key.as_ref())).expect("it is sent");
-            cluster.user_space.set_read_timeout(Some(PATIENCE)).expect("not zero");
+            cluster.user_space.set_read_timeout(Some(TIMEOUT)).expect("not zero");
             let (_, from) = cluster.user_space.recv_from(&mut [0; 2048]).expect("the packet reaches user space");
             let session = 100 * u32::from(number);
             cluster.sessions.0.insert(number, session);
@@ -170,7 +170,7 @@ impl Cluster {
         self.send(packet, body);
         for (machine, expected) in &expected {
             let socket = &self.sockets[usize::from(*machine) - 1];
-            let got = receive(socket, self.key.as_ref(), PATIENCE);
+            let got = receive(socket, self.key.as_ref(), TIMEOUT);
             assert_eq!(got.as_ref(), Some(expected), "machine {machine} after {packet:?}");
         }
         self.nobody_gets_more();
@@ -237,7 +237,7 @@ impl Cluster {
         for (machine, socket) in (1_u16..).zip(&self.sockets) {
             let wanted: i32 = counts.iter().filter(|((to, ..), _)| *to == machine).map(|(_, count)| count).sum();
             for _ in 0..wanted {
-                let Some((packet, _)) = receive(socket, self.key.as_ref(), PATIENCE) else { break };
+                let Some((packet, _)) = receive(socket, self.key.as_ref(), TIMEOUT) else { break };
                 *got.entry((machine, packet.kind as u8, packet.lock, packet.requester.0)).or_insert(0) += 1;
             }
         }
@@ -253,7 +253,7 @@ impl Cluster {
         assert!(words.swap(3, words.load(3), held) && self.model.swap(3, Word::NEW, held));
         let mut packet = self.packet(Kind::Acquire, 1, 3, 1);
         self.send(&packet, &[]);
-        let got = receive(&self.user_space, self.key.as_ref(), PATIENCE);
+        let got = receive(&self.user_space, self.key.as_ref(), TIMEOUT);
         assert_eq!(got, Some((packet, Vec::new())));
         assert_eq!(words.load(3), held, "user space decides about it");
         let kernel = self.kernel.as_mut().expect("it is there");
@@ -266,7 +266,7 @@ impl Cluster {
         // A child that another test is about to start may have its files for a moment longer.
         let begun = Instant::now();
         let mut got = None;
-        while got.is_none() && begun.elapsed() < PATIENCE {
+        while got.is_none() && begun.elapsed() < TIMEOUT {
             self.send(&packet, &[]);
             got = receive(&self.user_space, self.key.as_ref(), SILENCE);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockwork_locking::shared::TableError;
 use lockwork_locking::shared::memory::Memory;
-use lockwork_sharedlocks::{Error, Layout, LockMode, Options, Patience, SessionNumber, SharedLocks, segment};
+use lockwork_sharedlocks::{Error, Layout, LockMode, Options, SessionNumber, SharedLocks, WaitPolicy, segment};
 use lockwork_skip::skip;
 
 use crate::support::{Chance, Name, Player, options, table};
@@ -186,7 +186,7 @@ fn dead(locks: &SharedLocks, lines: &[u32]) -> SessionNumber {
     let number = locks.session().unwrap().number();
     let mut dead = locks.table().open(number, 4_000_000, &mut |_| ()).unwrap();
     for line in lines {
-        locks.table().request(&mut dead, *line, LockMode::Exclusive, Patience::Try, &mut |_| ()).unwrap();
+        locks.table().request(&mut dead, *line, LockMode::Exclusive, WaitPolicy::Try, &mut |_| ()).unwrap();
     }
     number
 }

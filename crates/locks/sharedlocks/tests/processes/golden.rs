@@ -9,7 +9,7 @@ use lockwork_locking::conformance::shared::SharedTable;
 use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::shared::{Step, Table, TableError};
 use lockwork_locking::{LockId, Outcome, Request};
-use lockwork_sharedlocks::{LockMode, Mapped, Patience, SharedLocks};
+use lockwork_sharedlocks::{LockMode, Mapped, SharedLocks, WaitPolicy};
 
 use crate::child::{lines, say};
 use crate::support::{Name, Player, options, table};
@@ -35,7 +35,7 @@ pub(crate) fn serve(table: &str, age: u64) {
             ("ask", line) => {
                 let held = table.holds(&session, line) > 0;
                 let mode = MODES[numbers[1] as usize];
-                match table.request(&mut session, line, mode, Patience::Queue, &mut |_| ()).unwrap() {
+                match table.request(&mut session, line, mode, WaitPolicy::Queue, &mut |_| ()).unwrap() {
                     Step::Granted if held => answer(table.release(&mut session, line, &mut |_| ())),
                     Step::Granted => "done",
                     Step::Waiting => "waiting",
@@ -183,7 +183,7 @@ fn two_attachments_that_take_turns_conform() {
         let (locks, descriptor) = SharedLocks::anonymous(&options(64, 64)).unwrap();
         let other = SharedLocks::of_descriptor(descriptor.as_fd()).unwrap();
         let views = [locks, other].map(|locks| Table::attach(View(locks)).unwrap());
-        SharedTable::over(Vec::from(views), Patience::Queue)
+        SharedTable::over(Vec::from(views), WaitPolicy::Queue)
     });
     println!("{report}");
     assert!(report.is_clean() && report.passed() == SCRIPTS, "{report}");

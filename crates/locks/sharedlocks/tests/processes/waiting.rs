@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use lockwork_sharedlocks::session::NAP;
+use lockwork_sharedlocks::session::BACKOFF;
 use lockwork_sharedlocks::{Error, LockMode, SharedLocks, Waiting};
 
 use crate::book::Book;
@@ -55,7 +55,7 @@ fn a_release_wakes_who_sleeps() {
     for (mode, other_reader) in [(LockMode::Exclusive, false), (LockMode::Shared, false), (LockMode::Shared, true)] {
         let time = wake_up(mode, other_reader);
         println!("{mode:?}: awake after {time:?}");
-        assert!(time < NAP / 4, "{mode:?}: {time:?}: it was not woken, but had slept enough");
+        assert!(time < BACKOFF / 4, "{mode:?}: {time:?}: it was not woken, but had slept enough");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_withdrawal_wakes_who_stood_behind_it() {
         time
     });
     let time = median(times.collect());
-    assert!(time < NAP / 4, "{time:?}");
+    assert!(time < BACKOFF / 4, "{time:?}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_death_delays_those_behind_it_by_a_nap() {
     }
     let time = median(times);
     println!("all three behind a dead holder were through after {time:?}");
-    assert!(time < NAP * 3, "{time:?}");
+    assert!(time < BACKOFF * 3, "{time:?}");
 }
 
 #[test]

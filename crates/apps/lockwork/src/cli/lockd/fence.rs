@@ -18,9 +18,9 @@ use lockwork_etcd::Etcd;
 use super::STOP;
 
 /// How often it looks.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How soon it sees that it has to stop.
-const NAP: Duration = Duration::from_millis(50);
+const BACKOFF: Duration = Duration::from_millis(50);
 /// How long etcd may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The key at which starts are counted.
@@ -55,8 +55,8 @@ impl Fence {
         let look = move || {
             let mut looked = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(NAP);
-                if looked.elapsed() < LOOK {
+                std::thread::sleep(BACKOFF);
+                if looked.elapsed() < POLL_INTERVAL {
                     continue;
                 }
                 looked = Instant::now();

@@ -55,13 +55,13 @@ pub(in crate::cli) fn open_and_tell(
 /// Opens a database, with a bar for those who watch.
 fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(Progress)) -> Result<(Lockwork, RecoveryReport), Failure> {
     // Most are open before anybody could read it.
-    let patience = Duration::from_millis(300);
+    let timeout = Duration::from_millis(300);
     let style = "recovering [{bar:40}] {binary_bytes} of {binary_total_bytes}, {eta} left";
     let bar = ProgressBar::no_length().with_style(ProgressStyle::with_template(style).expect("a constant template"));
     let opened = Lockwork::open_with(folder, options, |progress: Progress| {
         watch(progress);
         let Progress { done_bytes, total_bytes, elapsed, .. } = progress;
-        if elapsed > patience {
+        if elapsed > timeout {
             bar.set_length(total_bytes);
             bar.set_position(done_bytes);
         }

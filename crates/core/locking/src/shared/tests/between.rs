@@ -93,7 +93,7 @@ fn steps_of_others_may_come_at_every_two_accesses() {
 fn a_reader_does_not_slip_in_before_somebody_who_has_decided_to_wait() {
     let mut decided = 0;
     for at in 0.. {
-        let world = World::new(1, 5, Patience::WaitDie);
+        let world = World::new(1, 5, WaitPolicy::WaitDie);
         world.play(Take(5, X));
         assert_eq!(world.play(Take(4, S)), Some(Step::Waiting));
         let other = world.clone();

@@ -91,7 +91,7 @@ proptest! {
         words in line(),
         steps in prop::collection::vec((1..=8_u16, 0..7_u8, 0..3_usize, 0..4_usize), 1..20),
     ) {
-        let world = World::new(1, 8, Patience::Queue);
+        let world = World::new(1, 8, WaitPolicy::Queue);
         let base = world.table.line_word(0);
         (0..LINE_WORDS).for_each(|at| world.table.memory().store(base + at, words[at]));
         let too_long: Event = Box::new(|| panic!("a step without end"));
@@ -101,13 +101,13 @@ proptest! {
                 assert!(number.get() <= 8, "nobody has this number");
             }
         };
-        for (number, what, mode, patience) in steps {
+        for (number, what, mode, timeout) in steps {
             let mode = [S, IX, X][mode];
-            let patience = [Patience::Try, Patience::WaitDie, Patience::Safe, Patience::Queue][patience];
+            let timeout = [WaitPolicy::Try, WaitPolicy::WaitDie, WaitPolicy::Safe, WaitPolicy::Queue][timeout];
             let (table, session) = (&world.table, &mut *world.session(number));
             // Whatever they answer: they answer.
             match what {
-                0 | 1 => drop(table.request(session, 0, mode, patience, &mut told)),
+                0 | 1 => drop(table.request(session, 0, mode, timeout, &mut told)),
                 2 => drop(table.poll(session, 0)),
                 3 => drop(table.release(session, 0, &mut told)),
                 4 => drop(table.withdraw(session, 0, &mut told)),
@@ -123,21 +123,21 @@ proptest! {
 
 #[test]
 fn whoever_asks_again_after_damage_does_not_hold_the_line() {
-    let world = World::new(1, 2, Patience::Queue);
+    let world = World::new(1, 2, WaitPolicy::Queue);
     let (table, control) = (&world.table, world.table.line_word(0));
     let sound = table.memory().load(control);
     table.memory().store(control, u64::MAX);
     for _ in 0..3 {
         let session = &mut *world.session(1);
-        assert!(matches!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Err(TableError::Damage(_))));
+        assert!(matches!(table.request(session, 0, X, WaitPolicy::Queue, &mut |_| ()), Err(TableError::Damage(_))));
         assert_eq!(table.holds(session, 0), 0);
     }
     // Somebody has put it right.
     table.memory().store(control, sound);
     let session = &mut *world.session(1);
-    assert_eq!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Err(TableError::WaitsAlready(0)));
+    assert_eq!(table.request(session, 0, X, WaitPolicy::Queue, &mut |_| ()), Err(TableError::WaitsAlready(0)));
     table.withdraw(session, 0, &mut |_| ()).unwrap();
-    assert_eq!(table.request(session, 0, X, Patience::Queue, &mut |_| ()), Ok(Step::Granted));
+    assert_eq!(table.request(session, 0, X, WaitPolicy::Queue, &mut |_| ()), Ok(Step::Granted));
 }
 
 #[test]

@@ -35,9 +35,9 @@ fn hand_round(world: &World, times: usize) {
 
 #[test]
 fn the_ring_goes_round_and_its_tickets_begin_again() {
-    hand_round(&World::new(1, 3, Patience::Queue), 100);
+    hand_round(&World::new(1, 3, WaitPolicy::Queue), 100);
     for before in 0..=8 {
-        let world = World::new(1, 3, Patience::Queue);
+        let world = World::new(1, 3, WaitPolicy::Queue);
         begin_at(&world, (7 << 20) - 1 - before);
         hand_round(&world, 50);
         let words = world.words(0);
@@ -64,7 +64,7 @@ fn a_full_line_takes_nobody_and_tells_when_there_is_a_place() {
 
 #[test]
 fn who_only_tries_is_refused_by_a_ring_full_of_readers_too() {
-    let world = World::new(1, 300, Patience::Try);
+    let world = World::new(1, 300, WaitPolicy::Try);
     for block in 0..8 {
         assert_eq!(
             world.play(Take(32 * block + 1, S)),
@@ -79,7 +79,7 @@ fn who_only_tries_is_refused_by_a_ring_full_of_readers_too() {
 
 #[test]
 fn a_crowd_of_readers_takes_one_place_a_block() {
-    let world = World::new(1, 102, Patience::Queue);
+    let world = World::new(1, 102, WaitPolicy::Queue);
     world.play(Take(101, X));
     (1..=100).for_each(|reader| assert_eq!(world.play(Take(reader, S)), Some(Step::Waiting)));
     assert_eq!(Control(world.words(0)[0]).length(), 4);
@@ -118,7 +118,7 @@ fn a_holder_that_is_alone_becomes_the_writer() {
 
 #[test]
 fn each_grant_of_a_line_is_given_back_by_itself() {
-    let world = World::new(1, 2, Patience::Queue);
+    let world = World::new(1, 2, WaitPolicy::Queue);
     let layout = *world.table.layout();
     assert_eq!(layout.place(5), layout.place(77), "two keys of one line");
     for held in 1..=3 {
@@ -126,7 +126,7 @@ fn each_grant_of_a_line_is_given_back_by_itself() {
         assert_eq!(world.table.holds(&world.session(1), 0), held);
     }
     assert_eq!(world.play(Take(2, X)), Some(Step::Waiting));
-    let twice = world.table.request(&mut world.session(2), 0, X, Patience::Queue, &mut |_| {});
+    let twice = world.table.request(&mut world.session(2), 0, X, WaitPolicy::Queue, &mut |_| {});
     assert_eq!(twice, Err(TableError::WaitsAlready(0)));
     for _ in 0..3 {
         assert!(!world.table.poll(&mut world.session(2), 0).unwrap());
@@ -146,9 +146,9 @@ fn a_session_has_as_many_lines_as_the_table_was_made_for_and_finds_each() {
     let table = Table::create(Private::new(layout.words()), layout).unwrap();
     let mut session = table.open(number_of(1), 0, &mut |_| {}).unwrap();
     for line in 0..40 {
-        assert_eq!(table.request(&mut session, line, X, Patience::Try, &mut |_| {}), Ok(Step::Granted));
+        assert_eq!(table.request(&mut session, line, X, WaitPolicy::Try, &mut |_| {}), Ok(Step::Granted));
     }
-    assert_eq!(table.request(&mut session, 40, X, Patience::Try, &mut |_| {}), Err(TableError::TooMany(40)));
+    assert_eq!(table.request(&mut session, 40, X, WaitPolicy::Try, &mut |_| {}), Err(TableError::TooMany(40)));
     // Out of the middle, so that the last ones move.
     for line in (0..40).map(|at| at * 7 % 40) {
         assert_eq!(table.holds(&session, line), 1);
@@ -160,26 +160,26 @@ fn a_session_has_as_many_lines_as_the_table_was_made_for_and_finds_each() {
 
 #[test]
 fn age_decides_who_may_wait() {
-    for (patience, first, second) in [
-        (Patience::Try, Step::Refused, Step::Refused),
-        (Patience::WaitDie, Step::Waiting, Step::Refused),
-        (Patience::Safe, Step::Waiting, Step::Waiting),
-        (Patience::Queue, Step::Waiting, Step::Waiting),
+    for (timeout, first, second) in [
+        (WaitPolicy::Try, Step::Refused, Step::Refused),
+        (WaitPolicy::WaitDie, Step::Waiting, Step::Refused),
+        (WaitPolicy::Safe, Step::Waiting, Step::Waiting),
+        (WaitPolicy::Queue, Step::Waiting, Step::Waiting),
     ] {
-        let world = World::new(4, 4, patience);
+        let world = World::new(4, 4, timeout);
         world.play(Take(2, X));
-        assert_eq!((world.play(Take(1, S)), world.play(Take(3, S))), (Some(first), Some(second)), "{patience:?}");
+        assert_eq!((world.play(Take(1, S)), world.play(Take(3, S))), (Some(first), Some(second)), "{timeout:?}");
         world.play(TakeLine(4, 1, X));
-        let holding = if patience == Patience::Queue { Step::Waiting } else { Step::Refused };
-        assert_eq!(world.play(Take(4, S)), Some(holding), "{patience:?}: it holds something, and is the youngest");
-        world.finish(&patience);
+        let holding = if timeout == WaitPolicy::Queue { Step::Waiting } else { Step::Refused };
+        assert_eq!(world.play(Take(4, S)), Some(holding), "{timeout:?}: it holds something, and is the youngest");
+        world.finish(&timeout);
     }
 }
 
 /// A session that waits, as one that held nothing, for an older one would come to hold what that one waits for.
 #[test]
 fn who_waits_for_an_older_one_gets_nothing_else_meanwhile() {
-    let world = World::new(4, 3, Patience::Safe);
+    let world = World::new(4, 3, WaitPolicy::Safe);
     world.play(Take(1, X));
     assert_eq!(world.play(Take(2, X)), Some(Step::Waiting));
     assert_eq!(world.play(TakeLine(2, 1, X)), Some(Step::Refused));

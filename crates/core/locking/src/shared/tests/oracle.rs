@@ -32,7 +32,7 @@ impl Requests {
 
 struct Oracle {
     lines: Vec<Requests>,
-    patience: Patience,
+    timeout: WaitPolicy,
 }
 
 impl Oracle {
@@ -58,7 +58,7 @@ impl Oracle {
             requests.0[at].1 = wanted;
             return Step::Granted;
         }
-        if self.patience != Patience::Queue && !self.waits_for_younger(session, told != Step::Refused) {
+        if self.timeout != WaitPolicy::Queue && !self.waits_for_younger(session, told != Step::Refused) {
             return Step::Refused;
         }
         let first = self.is_absent(session);
@@ -69,11 +69,11 @@ impl Oracle {
             return Step::Granted;
         }
         let younger = requests.waits_for_younger(last).unwrap_or(told == Step::Waiting);
-        let waits = match self.patience {
-            Patience::Try => false,
-            Patience::WaitDie => younger,
-            Patience::Safe => first || younger,
-            Patience::Queue => true,
+        let waits = match self.timeout {
+            WaitPolicy::Try => false,
+            WaitPolicy::WaitDie => younger,
+            WaitPolicy::Safe => first || younger,
+            WaitPolicy::Queue => true,
         };
         if !waits {
             requests.0.pop();
@@ -110,12 +110,12 @@ proptest! {
 
     #[test]
     fn a_table_does_what_a_list_does(
-        patience in 0..4_usize,
+        timeout in 0..4_usize,
         steps in prop::collection::vec((1..=8_u16, 0..2_u32, 0..7_u8, 0..3_usize), 1..250),
     ) {
-        let patience = [Patience::Try, Patience::WaitDie, Patience::Safe, Patience::Queue][patience];
-        let world = World::new(2, 8, patience);
-        let mut oracle = Oracle { lines: vec![Requests::default(); 2], patience };
+        let timeout = [WaitPolicy::Try, WaitPolicy::WaitDie, WaitPolicy::Safe, WaitPolicy::Queue][timeout];
+        let world = World::new(2, 8, timeout);
+        let mut oracle = Oracle { lines: vec![Requests::default(); 2], timeout };
         for (session, line, what, mode) in steps {
             let mode = [S, IX, X][mode];
             let stand = world.stands.borrow().get(&(session, line)).copied();
@@ -151,6 +151,6 @@ proptest! {
             while world.look() {}
             same(&world, &oracle)?;
         }
-        world.finish(&patience);
+        world.finish(&timeout);
     }
 }

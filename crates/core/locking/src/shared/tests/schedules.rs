@@ -106,7 +106,7 @@ struct Shared {
 struct Plan {
     lines: u32,
     sessions: u16,
-    patience: Patience,
+    timeout: WaitPolicy,
     /// Lines that a session takes together.
     together: u32,
     withdraws: bool,
@@ -160,7 +160,7 @@ impl Actor {
         if !self.held.contains(&line) {
             shared.note(Note::Asks, self, line, mode);
         }
-        let mut step = self.table.request(&mut self.session, line, mode, self.plan.patience, &mut wake).unwrap();
+        let mut step = self.table.request(&mut self.session, line, mode, self.plan.timeout, &mut wake).unwrap();
         while step == Step::Full {
             if self.plan.withdraws && thread_rng().gen_bool(0.3) {
                 return false;
@@ -168,7 +168,7 @@ impl Actor {
             if self.table.crowd(line).unwrap() {
                 shared.bells[self.session.number().index()].wait();
             }
-            step = self.table.request(&mut self.session, line, mode, self.plan.patience, &mut wake).unwrap();
+            step = self.table.request(&mut self.session, line, mode, self.plan.timeout, &mut wake).unwrap();
         }
         if step == Step::Waiting {
             shared.note(Note::Waits, self, line, mode);
@@ -213,7 +213,7 @@ impl Actor {
         let plan = self.plan;
         let first = thread_rng().gen_range(0..plan.lines);
         // Who waits for anybody takes its lines in order; else a circle would close.
-        let first = if plan.patience == Patience::Queue && plan.together > 1 { 0 } else { first };
+        let first = if plan.timeout == WaitPolicy::Queue && plan.together > 1 { 0 } else { first };
         for at in 0..plan.together {
             let line = (first + at) % plan.lines;
             let mode = self.mode();
@@ -327,7 +327,7 @@ fn explore(plan: Plan) {
 }
 
 const PLAN: Plan =
-    Plan { lines: 2, sessions: 4, patience: Patience::Queue, together: 1, withdraws: false, deaths: false };
+    Plan { lines: 2, sessions: 4, timeout: WaitPolicy::Queue, together: 1, withdraws: false, deaths: false };
 
 #[test]
 fn queues_are_in_order_and_lose_nobody() {
@@ -349,8 +349,8 @@ fn requests_are_taken_back_and_sessions_die() {
 
 #[test]
 fn no_circle_closes_where_age_decides() {
-    for patience in [Patience::Safe, Patience::WaitDie] {
-        let plan = Plan { lines: 4, together: 3, patience, ..PLAN };
+    for timeout in [WaitPolicy::Safe, WaitPolicy::WaitDie] {
+        let plan = Plan { lines: 4, together: 3, timeout, ..PLAN };
         explore(plan);
         explore(Plan { lines: 2, together: 2, deaths: true, withdraws: true, ..plan });
     }
@@ -358,7 +358,7 @@ fn no_circle_closes_where_age_decides() {
 
 #[test]
 fn nobody_waits_who_only_tries() {
-    explore(Plan { lines: 2, together: 2, patience: Patience::Try, deaths: true, ..PLAN });
+    explore(Plan { lines: 2, together: 2, timeout: WaitPolicy::Try, deaths: true, ..PLAN });
 }
 
 #[test]

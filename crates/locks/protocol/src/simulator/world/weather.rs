@@ -1,6 +1,6 @@
 //! What goes wrong, what must not, and when a run is over.
 
-use super::{LEASE_MS, MAX_PACKETS, MS, PATIENCE, SERVICE, Then, WEATHER, World};
+use super::{LEASE_MS, MAX_PACKETS, MS, SERVICE, TIMEOUT, Then, WEATHER, World};
 use crate::config::Identity;
 use crate::decider::Store;
 use crate::node::Node;
@@ -27,7 +27,7 @@ impl<S: Store> World<S> {
             let lease = u64::from(LEASE_MS) * MS;
             let here = &self.places[place as usize];
             if let Some(lock) = here.tasks.iter().find_map(|task| match task.doing {
-                Doing::Waiting { lock, since, .. } if self.now - since > PATIENCE => Some(lock),
+                Doing::Waiting { lock, since, .. } if self.now - since > TIMEOUT => Some(lock),
                 _ => None,
             }) {
                 self.fail(Some(lock), format!("finite wait: a task of place {place} waits for lock {lock}"));
@@ -123,7 +123,7 @@ impl<S: Store> World<S> {
         if self.probed == locks && held.is_none() && busy.is_none() && self.own.is_idle() {
             return true;
         }
-        if self.now > since + PATIENCE {
+        if self.now > since + TIMEOUT {
             let of_node = |node: &Node| node.pool().locks().next();
             let agent = self.places.iter().filter_map(Place::node).find_map(of_node).or_else(|| of_node(&self.own));
             let request = self.places.iter().filter_map(Place::node).find_map(|node| node.client().any_lock());

@@ -37,21 +37,21 @@ fn meet(a: &Touch, b: &Touch) -> bool {
 }
 
 fn claims(granules: &Granules, touches: &[Touch]) -> Vec<Claim> {
-    let mut footprint = Footprint::default();
-    footprint.clear();
+    let mut read_write_set = Footprint::default();
+    read_write_set.clear();
     for touch in touches {
         let (first, last) = (key(touch.first), key(touch.last));
         if touch.operation == Operation::Scan {
-            assert!(footprint.scan(granules, touch.table, &first, &last, 0));
+            assert!(read_write_set.scan(granules, touch.table, &first, &last, 0));
         } else {
-            footprint.point(granules, touch.table, touch.operation, &first, first.hash(), 0);
+            read_write_set.point(granules, touch.table, touch.operation, &first, first.hash(), 0);
         }
     }
-    let mut names: Vec<u64> = footprint.claims().iter().map(|claim| claim.record).collect();
+    let mut names: Vec<u64> = read_write_set.claims().iter().map(|claim| claim.record).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), footprint.claims().len(), "each name once");
-    footprint.claims().to_vec()
+    assert_eq!(names.len(), read_write_set.claims().len(), "each name once");
+    read_write_set.claims().to_vec()
 }
 
 fn excludes(a: &[Claim], b: &[Claim]) -> bool {
@@ -104,17 +104,17 @@ proptest! {
 #[test]
 fn granules_follow_the_ranges() {
     let mut granules = Granules { cuts: vec![CUT], whole: false };
-    let mut footprint = Footprint::default();
-    let claimed = |footprint: &mut Footprint, granules: &Granules, last: u64| {
-        footprint.clear();
-        let fits = footprint.scan(granules, 0, &Key([0; 4]), &Key([last, 0, 0, 0]), 0);
-        fits.then_some(footprint.claims().len())
+    let mut read_write_set = Footprint::default();
+    let claimed = |read_write_set: &mut Footprint, granules: &Granules, last: u64| {
+        read_write_set.clear();
+        let fits = read_write_set.scan(granules, 0, &Key([0; 4]), &Key([last, 0, 0, 0]), 0);
+        fits.then_some(read_write_set.claims().len())
     };
-    assert_eq!(claimed(&mut footprint, &granules, 1_000), Some(1));
-    granules.follow([&mut footprint].into_iter());
-    assert_eq!(claimed(&mut footprint, &granules, 1_000), Some(1));
-    assert_eq!(claimed(&mut footprint, &granules, 10_000), Some(10));
-    assert_eq!(claimed(&mut footprint, &granules, 1_000_000), None);
-    granules.follow([&mut footprint].into_iter());
-    assert!(claimed(&mut footprint, &granules, 1_000_000).is_some());
+    assert_eq!(claimed(&mut read_write_set, &granules, 1_000), Some(1));
+    granules.follow([&mut read_write_set].into_iter());
+    assert_eq!(claimed(&mut read_write_set, &granules, 1_000), Some(1));
+    assert_eq!(claimed(&mut read_write_set, &granules, 10_000), Some(10));
+    assert_eq!(claimed(&mut read_write_set, &granules, 1_000_000), None);
+    granules.follow([&mut read_write_set].into_iter());
+    assert!(claimed(&mut read_write_set, &granules, 1_000_000).is_some());
 }

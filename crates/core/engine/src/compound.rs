@@ -4,7 +4,7 @@
 //! moment can be taken back, and in the end all of it stays, or none. Nothing is locked: whoever wants to think between
 //! two calls lets everything be taken back, and makes all of them again when it has thought.
 //!
-//! Rows that are removed stay as ghosts until the end, and so do rows that were inserted and taken back: a row never
+//! Rows that are removed stay as tombstones until the end, and so do rows that were inserted and taken back: a row never
 //! moves, so old bytes are put back where they were.
 
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use lockwork_storage::{ABSENT, Database, Inserted, LIVE, RowPtr, Table};
 
 use crate::blocks::Blocks;
 use crate::exclusive::{Undo, close, give_up, scan};
-use crate::ghosts::{Ghosts, set_state};
 use crate::host_engine::Core;
 use crate::registry::Registered;
 use crate::tally::Tally;
+use crate::tombstones::{Tombstones, set_state};
 
 /// What is kept from one transaction to the next, and what one has done.
 #[derive(Debug, Default)]
@@ -32,12 +32,12 @@ pub(crate) struct Effects {
     states: Vec<(RowPtr, u8)>,
     /// Rows that the call removes if it commits.
     removed: Vec<RowPtr>,
-    ghosts: Ghosts,
+    tombstones: Tombstones,
     tally: Tally,
 }
 
 /// A transaction under way. What was not kept is taken back when it is dropped.
-pub struct Together<'a> {
+pub struct Compound<'a> {
     core: &'a Core,
     effects: &'a mut Effects,
     kept: bool,
@@ -45,24 +45,24 @@ pub struct Together<'a> {
 
 /// A moment of a transaction, to go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct Savepoint {
     states: usize,
     undo: usize,
 }
 
-impl<'a> Together<'a> {
+impl<'a> Compound<'a> {
     /// Runs a transaction, and keeps what it did if `transaction` says so. Returns what it says.
     pub(crate) fn run(
         core: &'a Core,
         effects: &'a mut Effects,
-        transaction: &mut dyn FnMut(&mut Together<'_>) -> bool,
+        transaction: &mut dyn FnMut(&mut Compound<'_>) -> bool,
     ) -> bool {
         let (gp, cp) = core.registry.widest_windows();
         effects.registers.resize(gp.max(effects.registers.len()), 0);
         effects.cps.resize(cp.max(effects.cps.len()), None);
-        let mut together = Self { core, effects, kept: false };
-        together.kept = transaction(&mut together);
-        together.kept
+        let mut compound = Self { core, effects, kept: false };
+        compound.kept = transaction(&mut compound);
+        compound.kept
     }
 
     /// The database as the transaction has made it; to look at only.
@@ -73,15 +73,15 @@ impl<'a> Together<'a> {
 
     /// Now.
     #[must_use]
-    pub fn moment(&self) -> Moment {
-        Moment { states: self.effects.states.len(), undo: self.effects.undo.len() }
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint { states: self.effects.states.len(), undo: self.effects.undo.len() }
     }
 
     /// Takes back what was done since a moment. Of a moment that was taken back itself, nothing is left to take back.
-    pub fn back_to(&mut self, moment: Moment) {
+    pub fn roll_back_to(&mut self, savepoint: Savepoint) {
         // SAFETY: nothing else runs, so all rows are this transaction's.
-        unsafe { self.effects.undo.roll_back_to(moment.undo) }
-        while self.effects.states.len() > moment.states
+        unsafe { self.effects.undo.roll_back_to(savepoint.undo) }
+        while self.effects.states.len() > savepoint.states
             && let Some((row, state)) = self.effects.states.pop()
         {
             set_state(row, state);
@@ -104,9 +104,9 @@ impl<'a> Together<'a> {
     /// # Safety
     /// `block` is a block of the procedure and this thread's alone.
     unsafe fn execute(&mut self, registered: &Registered, block: *mut u8, sequence: u64) {
-        let before = self.moment();
-        let Effects { registers, cps, undo, states, removed, ghosts, .. } = &mut *self.effects;
-        let mut host = TogetherHost { registered, undo, states, removed, ghosts };
+        let before = self.savepoint();
+        let Effects { registers, cps, undo, states, removed, tombstones, .. } = &mut *self.effects;
+        let mut host = CompoundHost { registered, undo, states, removed, tombstones };
         let mut context = Context::at(0);
         // SAFETY: the windows are wide enough; the block is the caller's promise, and nothing else runs.
         let stop = unsafe { run(&registered.program, &mut context, registers, cps, block, &mut host) };
@@ -125,23 +125,23 @@ impl<'a> Together<'a> {
             Stop::Waiting | Stop::Conflict => unreachable!("nothing else runs, so there is nothing to wait for"),
         };
         removed.clear();
-        self.back_to(before);
+        self.roll_back_to(before);
         let Effects { registers, tally, .. } = &mut *self.effects;
         // SAFETY: as above.
         unsafe { give_up(registered, registers, block, outcome, (sequence, 0), tally) }
     }
 }
 
-impl Drop for Together<'_> {
+impl Drop for Compound<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.back_to(Moment { states: 0, undo: 0 });
+            self.roll_back_to(Savepoint { states: 0, undo: 0 });
         }
         self.effects.undo.clear();
         self.effects.states.clear();
         self.effects.removed.clear();
         // SAFETY: nothing else runs.
-        unsafe { self.effects.ghosts.unlink() }
+        unsafe { self.effects.tombstones.unlink() }
     }
 }
 
@@ -152,15 +152,15 @@ fn change(states: &mut Vec<(RowPtr, u8)>, row: RowPtr, state: u8) {
 }
 
 /// The database as a call sees it: DB instructions take effect at once.
-struct TogetherHost<'a> {
+struct CompoundHost<'a> {
     registered: &'a Registered,
     undo: &'a mut Undo,
     states: &'a mut Vec<(RowPtr, u8)>,
     removed: &'a mut Vec<RowPtr>,
-    ghosts: &'a mut Ghosts,
+    tombstones: &'a mut Tombstones,
 }
 
-impl Host for TogetherHost<'_> {
+impl Host for CompoundHost<'_> {
     type Cp = Option<Answer>;
 
     const KEEPS_ALL: bool = true;
@@ -179,7 +179,7 @@ impl Host for TogetherHost<'_> {
     }
 }
 
-impl TogetherHost<'_> {
+impl CompoundHost<'_> {
     fn look_up(&mut self, request: Request) -> Answer {
         let table = &self.registered.tables[usize::from(request.slot)];
         // SAFETY: the interpreter passes a key image inside the block.
@@ -198,7 +198,7 @@ impl TogetherHost<'_> {
                 None => self.insert(table, hash, key, image),
             },
             (Operation::Remove, Some(row)) => {
-                self.ghosts.note(table, hash, key, row);
+                self.tombstones.note(table, hash, key, row);
                 self.removed.push(row);
                 Answer::Ready(0)
             }
@@ -210,7 +210,7 @@ impl TogetherHost<'_> {
     fn insert(&mut self, table: &Arc<Table>, hash: u64, key: Key, image: &[u8]) -> Answer {
         match table.insert(hash, &key, image, ABSENT) {
             Ok(Inserted::New(row) | Inserted::Exists(row)) => {
-                self.ghosts.note(table, hash, key, row);
+                self.tombstones.note(table, hash, key, row);
                 change(self.states, row, LIVE);
                 Answer::Ready(row.as_ptr() as u64)
             }
@@ -218,7 +218,7 @@ impl TogetherHost<'_> {
         }
     }
 
-    /// Makes a row of a ghost.
+    /// Makes a row of a tombstone.
     fn insert_again(&mut self, table: &Table, row: RowPtr) -> Answer {
         let schema = table.schema();
         let (start, length) = (schema.values_start(), schema.row_bytes() - schema.values_start());

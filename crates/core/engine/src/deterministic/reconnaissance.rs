@@ -3,14 +3,14 @@
 //!
 //! The program runs on a copy of its block. Rows that it only reads it sees where they are; of those that it would
 //! write it gets private copies; what it would insert or remove is only written down. Nobody writes while workers
-//! scout, so nothing is locked. A run ends at the first RET after which no DB instruction can follow: a transaction
-//! that finds one row by another is scouted with one look-up. Many are scouted in turns, each turning to the next
+//! explore, so nothing is locked. A run ends at the first RET after which no DB instruction can follow: a transaction
+//! that finds one row by another is explored with one look-up. Many are explored in turns, each turning to the next
 //! where it waits for memory.
 //!
 //! What was found holds only as long as nobody changes what the run has read. So every access whose answer it waited
-//! for *minds* changes ([`super::footprint::Claim::minds`]), and the planner, who sees all claims before it in batch
+//! for *minds* changes ([`super::read_write_set::Claim::minds`]), and the planner, who sees all claims before it in batch
 //! order, knows before anything runs whether the transaction will touch what was found. If somebody before it may
-//! write what it has read, it is scouted again when they have run (`graph.rs`). Calvin lets such a transaction run,
+//! write what it has read, it is explored again when they have run (`graph.rs`). Calvin lets such a transaction run,
 //! finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
 //!
 //! Trade-off: a row that is written counts as changed, whichever of its columns was meant, unless the run only asked
@@ -26,7 +26,7 @@ use lockwork_procedure::key::Key;
 use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::{RowPtr, Table};
 
-use super::footprint::{Footprint, Granules, change};
+use super::read_write_set::{Footprint, Granules, change};
 use crate::exclusive::ScanWriter;
 use crate::registry::Registered;
 
@@ -93,13 +93,13 @@ struct Room {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Scout {
+pub(super) struct Reconnaissance {
     rooms: Vec<Room>,
     sketches: Vec<Sketch>,
 }
 
-impl Scout {
-    /// Scouts these calls, many in turns, and keeps what it finds for [`Self::claim`], by their position.
+impl Reconnaissance {
+    /// Explores these calls, many in turns, and keeps what it finds for [`Self::claim`], by their position.
     ///
     /// # Safety
     /// Each block is a block of its procedure, and nobody changes it, or any row, meanwhile.
@@ -183,12 +183,12 @@ impl Room {
     /// Runs until it waits for memory or is done; says whether it is done.
     ///
     /// # Safety
-    /// As [`Scout::explore`].
+    /// As [`Reconnaissance::explore`].
     unsafe fn go_on(&mut self, run_: &mut Run<'_>, sketches: &mut [Sketch]) -> bool {
         let Room { registers, cps, block, rows, rows_used } = self;
         let sketch = &mut sketches[run_.sketch];
         let registered = run_.registered;
-        let mut host = ScoutHost { registered, sketch, asked: 0, rows, rows_used };
+        let mut host = ReconnaissanceHost { registered, sketch, asked: 0, rows, rows_used };
         // SAFETY: windows and block are large enough and this transaction's own; the host answers with rows that
         // nobody writes, or with private ones where the program may write.
         let stop = unsafe {
@@ -215,7 +215,7 @@ impl Room {
     }
 }
 
-struct ScoutHost<'a> {
+struct ReconnaissanceHost<'a> {
     registered: &'a Registered,
     sketch: &'a mut Sketch,
     /// The access that was asked for last.
@@ -224,7 +224,7 @@ struct ScoutHost<'a> {
     rows_used: &'a mut usize,
 }
 
-impl Host for ScoutHost<'_> {
+impl Host for ReconnaissanceHost<'_> {
     type Cp = u32;
 
     fn issue(&mut self, cp: &mut u32, request: Request) {
@@ -290,7 +290,7 @@ impl Host for ScoutHost<'_> {
     unsafe fn keep(&mut self, _: *mut u8, _: u32, _: u32) {}
 }
 
-impl ScoutHost<'_> {
+impl ReconnaissanceHost<'_> {
     /// A private copy of a row of the table asked for, or a new row with the key asked for.
     fn private(&mut self, row: Option<RowPtr>) -> Answer {
         let seen = &self.sketch.seen[self.asked];
@@ -386,10 +386,10 @@ mod tests {
             batch.push(0).unwrap().bytes()[32..40].copy_from_slice(&rows.to_le_bytes());
         }
         let calls: Vec<_> = (0..3).map(|at| (&registered, batch.block(at).bytes().as_ptr())).collect();
-        let mut scout = Scout::default();
+        let mut reconnaissance = Reconnaissance::default();
         // SAFETY: they are blocks of the procedure, and nothing else runs.
-        unsafe { scout.explore(&calls, 16) };
-        let made = |at: usize| (scout.sketches[at].unclear, scout.sketches[at].seen.len());
+        unsafe { reconnaissance.explore(&calls, 16) };
+        let made = |at: usize| (reconnaissance.sketches[at].unclear, reconnaissance.sketches[at].seen.len());
         assert!(!made(0).0 && made(0).1 <= 21, "{:?}", made(0));
         for at in [1, 2] {
             assert_eq!(made(at), (true, MAX_ACCESSES + 1));

@@ -88,7 +88,7 @@ pub(crate) struct Claim {
     pub(crate) hold: Hold,
     /// What the transaction may change of it: bits of [`change`].
     pub(crate) does: u8,
-    /// What must not have been changed since the transaction was looked at, else its footprint may be another one.
+    /// What must not have been changed since the transaction was looked at, else its read/write set may be another one.
     pub(crate) minds: u8,
 }
 
@@ -154,8 +154,8 @@ impl Granules {
 
     /// Follows the ranges that were claimed since it was called last.
     pub(crate) fn follow<'a>(&mut self, footprints: impl Iterator<Item = &'a mut Footprint>) {
-        for footprint in footprints {
-            for (table, bits) in footprint.ranges.drain(..) {
+        for read_write_set in footprints {
+            for (table, bits) in read_write_set.ranges.drain(..) {
                 let cut = &mut self.cuts[usize::from(table)];
                 cut.ranges += 1;
                 cut.bits += u64::from(bits);
@@ -227,7 +227,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Begins the footprint of another transaction.
+    /// Begins the read/write set of another transaction.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.claims.clear();

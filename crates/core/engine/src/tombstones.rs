@@ -1,8 +1,8 @@
-//! Keys whose rows may be ghosts, for engines that lock or validate keys without rows.
+//! Keys whose rows may be tombstones, for engines that lock or validate keys without rows.
 //!
-//! Such an engine gives a key that it needs a row in state absent, a *ghost*, and finds it under its key from then on.
-//! Whoever runs at the same time may hold the ghost's address, so it stays until nobody runs: at the end of the batch
-//! each worker unlinks the ghosts that it has noted and that nobody has turned into rows.
+//! Such an engine gives a key that it needs a row in state absent, a *tombstone*, and finds it under its key from then on.
+//! Whoever runs at the same time may hold the tombstone's address, so it stays until nobody runs: at the end of the batch
+//! each worker unlinks the tombstones that it has noted and that nobody has turned into rows.
 //!
 //! Trade-off: a batch that looks for many absent keys takes memory for all of them until it ends.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use lockwork_procedure::key::Key;
 use lockwork_storage::{ABSENT, RowPtr, STATE_MASK, Table};
 
-/// A key whose index entry may be a ghost.
+/// A key whose index entry may be a tombstone.
 #[derive(Debug)]
 struct Ghost {
     table: Arc<Table>,
@@ -21,13 +21,13 @@ struct Ghost {
     row: RowPtr,
 }
 
-/// The ghosts that one worker has made, or has made of rows.
+/// The tombstones that one worker has made, or has made of rows.
 #[derive(Debug, Default)]
-pub(crate) struct Ghosts {
+pub(crate) struct Tombstones {
     noted: Vec<Ghost>,
 }
 
-impl Ghosts {
+impl Tombstones {
     /// Notes a key and its row, perhaps more than once.
     pub(crate) fn note(&mut self, table: &Arc<Table>, hash: u64, key: Key, row: RowPtr) {
         self.noted.push(Ghost { table: table.clone(), hash, key, row });
@@ -48,11 +48,11 @@ impl Ghosts {
     /// # Safety
     /// No transaction runs.
     pub(crate) unsafe fn unlink(&mut self) {
-        for ghost in self.noted.drain(..) {
-            // A row that was unlinked is free, no ghost, and nobody makes another one of it here.
-            if ghost.row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT) {
+        for tombstone in self.noted.drain(..) {
+            // A row that was unlinked is free, no tombstone, and nobody makes another one of it here.
+            if tombstone.row.state().load(Ordering::Relaxed) & STATE_MASK == u64::from(ABSENT) {
                 // SAFETY: no transaction runs, so nobody uses the row.
-                unsafe { ghost.table.remove(ghost.hash, &ghost.key) };
+                unsafe { tombstone.table.remove(tombstone.hash, &tombstone.key) };
             }
         }
     }

@@ -8,7 +8,7 @@ use lockwork_engine::conformance::{self, MIXES};
 use lockwork_engine::contract::Refused;
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{
-    BatchReport, Completed, Engine, EngineError, EngineKind, Options, SerialOrder, Tally, Together, create,
+    BatchReport, Completed, Compound, Engine, EngineError, EngineKind, Options, SerialOrder, Tally, create,
     random_procedures,
 };
 use lockwork_procedure::block::Batch;
@@ -40,21 +40,21 @@ impl Alternating {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let before = self.inner.digest()?;
         let mut other = copy(batch);
-        let kept = self.inner.together(&mut |together| {
-            together.call(&mut other);
+        let kept = self.inner.compound(&mut |compound| {
+            compound.call(&mut other);
             false
         })?;
         assert!(!kept);
         assert_eq!(self.inner.digest()?, before, "what was not kept was never there");
         let mut again = copy(batch);
-        self.inner.together(&mut |together| {
-            let start = together.moment();
-            together.call(&mut again);
-            together.back_to(start);
-            together.call(batch);
-            let end = together.moment();
-            together.call(&mut copy(&again));
-            together.back_to(end);
+        self.inner.compound(&mut |compound| {
+            let start = compound.savepoint();
+            compound.call(&mut again);
+            compound.roll_back_to(start);
+            compound.call(batch);
+            let end = compound.savepoint();
+            compound.call(&mut copy(&again));
+            compound.roll_back_to(end);
             true
         })?;
         for ((first, second), third) in other.blocks().zip(again.blocks()).zip(batch.blocks()) {
@@ -156,11 +156,11 @@ fn a_transaction_that_panics_is_taken_back() {
     let mut batch = Batch::new(256, 1).unwrap();
     let open = engine.procedure_id("open").unwrap();
     batch.push(open).unwrap().bytes()[32..40].copy_from_slice(&1_i64.to_le_bytes());
-    let mut panics = |together: &mut Together<'_>| -> bool {
-        together.call(&mut batch);
+    let mut panics = |compound: &mut Compound<'_>| -> bool {
+        compound.call(&mut batch);
         panic!("on purpose")
     };
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.together(&mut panics)));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| engine.compound(&mut panics)));
     assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
     assert_eq!(engine.digest().unwrap(), before);
 }
@@ -170,7 +170,7 @@ fn nothing_is_made_while_a_batch_is_in_flight() {
     let mut engine = conformance::prepared(&|| create(EngineKind::DETERMINISTIC, Options::default()), true);
     let batch = conformance::fill(&*engine, &mut conformance::Random(1), &["look"], 1000);
     engine.submit(batch).unwrap();
-    assert!(matches!(engine.together(&mut |_| true), Err(EngineError::Busy(1))));
+    assert!(matches!(engine.compound(&mut |_| true), Err(EngineError::Busy(1))));
     engine.complete().unwrap();
-    assert!(engine.together(&mut |_| true).unwrap());
+    assert!(engine.compound(&mut |_| true).unwrap());
 }
