@@ -84,9 +84,9 @@ impl Embedded {
         let opened = py.detach(|| {
             let database = match path {
                 Some(path) => Lockwork::open_with(path, &options, |_| {})?.0,
-                None => Lockwork::open_volatile(&options)?,
+                None => Lockwork::open_in_memory_with(&options)?,
             };
-            let caller = database.caller()?;
+            let caller = database.caller();
             Ok((database, caller))
         });
         let (database, caller) = opened.map_err(|error: Error| Failure::of(error, ""))?;

@@ -86,7 +86,7 @@ fn values_as_the_machine_has_them_are_checked_against_their_sql_types() {
             database.close().unwrap();
             database = Lockwork::open(&folder.0).unwrap();
         }
-        let mut call = |amount| {
+        let call = |amount| {
             let id = |id| Stored::Integer(id);
             database.call("transfer", &[("from_id", id(1)), ("to_id", id(2)), ("amount", id(amount))])
         };
@@ -118,7 +118,7 @@ fn a_prepared_statement_runs_with_values_from_several_threads() {
     );
     assert_eq!((named(&balance.columns()), one_more.columns().len()), (vec!["id".into(), "balance".into()], 0));
     assert!(balance.columns().iter().all(|field| field.count.is_none()));
-    let caller = database.caller().unwrap();
+    let caller = database.caller();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let (caller, transfer) = (caller.clone(), &transfer);
@@ -161,7 +161,7 @@ fn a_statement_that_an_index_overtook_is_refused() {
     let insert = "INSERT INTO t VALUES ($1, 7)";
     let (old, find) = (prepare(&mut database, insert).unwrap(), "SELECT v FROM t WHERE id = $1");
     let find = prepare(&mut database, find).unwrap();
-    let caller = database.caller().unwrap();
+    let caller = database.caller();
     caller.run(&old, &[Value::Integer(1)]).unwrap();
     database.sql("CREATE INDEX iv ON t (v);").unwrap();
     let outdated = |ran| assert!(matches!(ran, Err(Error::Outdated)), "{ran:?}");
@@ -193,7 +193,7 @@ fn statements_of_many_shapes_take_the_place_of_those_that_are_not_called() {
     let prepare = |database: &mut Lockwork, text: &str| database.prepare(&statements(text).next().unwrap().unwrap());
     let often = prepare(&mut database, "UPDATE t SET v = v + 1 WHERE id = 2").unwrap();
     let once = prepare(&mut database, "UPDATE t SET v = v + 1000000 WHERE id = 1").unwrap();
-    let caller = database.caller().unwrap();
+    let caller = database.caller();
     let mut open_one = caller.begin();
     open_one.run(&once, &[]).unwrap();
     let shapes = MAX_STATEMENTS + 300;
@@ -304,7 +304,7 @@ fn nobody_sees_a_row_that_is_loaded_without_its_row_in_the_index() {
     let mut database = Lockwork::open_with(&folder.0, &options, |_| {}).unwrap().0;
     database.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT NOT NULL); CREATE INDEX iv ON t (v);").unwrap();
     let delete = database.prepare(&statements("DELETE FROM t WHERE id = $1").next().unwrap().unwrap()).unwrap();
-    let caller = database.caller().unwrap();
+    let caller = database.caller();
     let row = |id: i64| [("id", lockwork::Value::Integer(id)), ("v", lockwork::Value::Integer(7))];
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| {
@@ -473,13 +473,13 @@ fn a_statement_of_a_pipe_is_answered_when_it_ends() {
 
 #[test]
 fn a_program_makes_transactions_of_several_calls() {
-    let mut database = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+    let mut database = Lockwork::open_in_memory_with(&OpenOptions::default()).unwrap();
     database.sql(BANK).unwrap();
     let select = "SELECT balance FROM accounts WHERE id = $1";
     let read = database.prepare(&statements(select).next().unwrap().unwrap()).unwrap();
     let write = "UPDATE accounts SET balance = $2 WHERE id = $1";
     let write = database.prepare(&statements(write).next().unwrap().unwrap()).unwrap();
-    let caller = database.caller().unwrap();
+    let caller = database.caller();
     let mut transaction = caller.begin();
     let balance = |answer| match answer {
         SqlAnswer::Rows(_, rows) => rows[0][0].to_string(),
@@ -511,7 +511,7 @@ fn a_program_makes_transactions_of_several_calls() {
 
 #[test]
 fn a_statement_knows_what_time_it_is_when_it_runs() {
-    let mut database = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+    let mut database = Lockwork::open_in_memory_with(&OpenOptions::default()).unwrap();
     database.sql("CREATE TABLE log (id BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL);").unwrap();
     let add = "INSERT INTO log VALUES ($1, CURRENT_TIMESTAMP)";
     let add = database.prepare(&statements(add).next().unwrap().unwrap()).unwrap();

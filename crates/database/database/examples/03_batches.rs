@@ -20,11 +20,11 @@ fn main() -> Result<(), Error> {
         let arguments = [("from", from), ("to", to), ("amount", 1 + call % 4)];
         lockwork.push(&mut batch, "transfer", &arguments.map(|(name, value)| (name, Value::Integer(value))))?;
     }
-    let (batch, report) = lockwork.call_batch(batch)?;
-    println!("{} committed, {} aborted", report.tally.committed, report.tally.transactions() - report.tally.committed);
+    let (batch, tally) = lockwork.call_batch(batch)?;
+    println!("{} committed, {} aborted", tally.committed, tally.transactions() - tally.committed);
 
     let committed = batch.blocks().filter(|block| block.status() == Some(Status::Committed)).count();
-    assert_eq!(committed as u64, report.tally.committed);
+    assert_eq!(committed as u64, tally.committed);
     let first = lockwork.answer(&batch, 0);
     println!("the first call left {} in the account it took from", first.integer("left")?);
     assert_eq!(first.integer("left")?, 9);

@@ -18,8 +18,8 @@ fn run(kind: EngineKind) -> Result<String, Error> {
         let arguments = [("from", call % 4), ("to", (call + 1 + call % 3) % 4), ("amount", call % 50)];
         lockwork.push(&mut batch, "transfer", &arguments.map(|(name, value)| (name, Value::Integer(value))))?;
     }
-    let (_, report) = lockwork.call_batch(batch)?;
-    assert_eq!(report.tally.committed, 20_000);
+    let (_, tally) = lockwork.call_batch(batch)?;
+    assert_eq!(tally.committed, 20_000);
     Ok(lockwork.digest()?.to_string())
 }
 

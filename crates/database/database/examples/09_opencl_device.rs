@@ -32,13 +32,10 @@ fn deposit(lockwork: &mut Lockwork) -> Result<String, Error> {
         let id = if call % 10 == 0 { 7 } else { call % 100 };
         lockwork.push(&mut batch, "deposit", &[("id", Value::Integer(id)), ("amount", Value::Integer(1))])?;
     }
-    let (batch, report) = lockwork.call_batch(batch)?;
-    assert_eq!(report.tally.committed, 10_000);
+    let (batch, tally) = lockwork.call_batch(batch)?;
+    assert_eq!(tally.committed, 10_000);
     let last = lockwork.answer(&batch, 9_990);
     assert_eq!(last.status(), Status::Committed);
-    if let Some(times) = report.device {
-        println!("planned and executed in {} parts; {} us in kernels", times.waves, times.execution_ns / 1000);
-    }
     println!("account 7 holds {}", last.integer("balance")?);
     Ok(lockwork.digest()?.to_string())
 }

@@ -267,7 +267,7 @@ mod tests {
         END;";
 
     fn open() -> Lockwork {
-        let mut lockwork = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+        let mut lockwork = Lockwork::open_in_memory_with(&OpenOptions::default()).unwrap();
         lockwork.sql(BANK).unwrap();
         lockwork
     }
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn columns_go_in_and_out_and_those_taken_back_say_why() {
         let lockwork = open();
-        let caller = lockwork.caller().unwrap();
+        let caller = lockwork.caller();
         let put = lockwork.procedure("put").unwrap();
         let names = ["a", "b", "c", "d"].map(text).to_vec();
         let columns =

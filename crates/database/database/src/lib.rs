@@ -62,15 +62,15 @@ use std::path::Path;
 use lockwork_engine::Engine;
 pub use lockwork_engine::EngineError;
 use lockwork_engine::create;
-pub use lockwork_engine::{BatchReport, ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Settings, Tally};
+pub use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Settings, Tally};
 /// Engines that have a part of every table ([`Node::join_divided`]).
 pub use lockwork_netengine::divided;
-use lockwork_procedure::assembly::{Assembled, AssemblyError, assemble};
+use lockwork_procedure::assembly::{AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 use lockwork_procedure::program::STATEMENT;
 /// Bytes that offsets of columns count before the image of a row.
 pub use lockwork_procedure::schema::ROW_HEADER_BYTES;
-use lockwork_procedure::schema::{Catalog, TableSchema};
+use lockwork_procedure::schema::TableSchema;
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
 use lockwork_sequencer::io::{Disk, Nowhere};
@@ -96,9 +96,6 @@ pub use value::Value;
 #[cfg(doctest)]
 #[doc = include_str!("../../../../README.md")]
 struct Readme;
-
-/// Rows that a table is given room for when it is created; it grows beyond that.
-const EXPECTED_ROWS: usize = 1024;
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
@@ -271,7 +268,9 @@ impl Error {
 
 /// An embedded database on one engine, in memory or in a folder.
 pub struct Lockwork {
-    store: Store,
+    sequencer: Sequencer,
+    /// Whether nothing is written.
+    in_memory: bool,
     /// By number.
     tables: Vec<TableSchema>,
     procedures: durable::Known,
@@ -280,32 +279,31 @@ pub struct Lockwork {
     learnt: usize,
 }
 
-enum Store {
-    Memory(Box<dyn Engine>),
-    Folder(Sequencer),
-}
-
 impl Lockwork {
-    /// An empty database in memory with default [`Options`].
+    /// An empty database in memory, on an engine with default [`Options`]. All of it ends with the process.
     ///
     /// # Errors
     /// When the system starts no threads.
     pub fn open_in_memory(kind: EngineKind) -> Result<Self, Error> {
-        Self::open_in_memory_with(kind, Options::default())
+        Self::open_in_memory_with(&OpenOptions { engine: kind, ..OpenOptions::default() })
     }
 
-    /// An empty database in memory.
+    /// An empty database in memory, with options; those of durability mean nothing.
     ///
     /// # Errors
     /// Options that are not possible, or no threads.
-    pub fn open_in_memory_with(kind: EngineKind, options: Options) -> Result<Self, Error> {
-        let store = Store::Memory(create(kind, options)?);
-        Ok(Self::empty(store))
+    pub fn open_in_memory_with(options: &OpenOptions) -> Result<Self, Error> {
+        let engine = create(options.engine, options.engine_options.clone())?;
+        let sequencer = sequencer::Options { durability: sequencer::Durability::None, ..options.sequencer.clone() };
+        let io = std::sync::Arc::new(Nowhere::new());
+        let (sequencer, _) = Sequencer::open(io, Path::new("/"), sequencer, engine, &mut |_| {})?;
+        Ok(Self { in_memory: true, ..Self::empty(sequencer) })
     }
 
-    fn empty(store: Store) -> Self {
+    fn empty(sequencer: Sequencer) -> Self {
         Self {
-            store,
+            sequencer,
+            in_memory: false,
             tables: Vec::new(),
             procedures: durable::Known::default(),
             sql: statements::State::default(),
@@ -335,23 +333,10 @@ impl Lockwork {
         let io = std::sync::Arc::new(Disk::new());
         let (sequencer, report) =
             Sequencer::open(io, folder.as_ref(), options.sequencer.clone(), engine, &mut progress)?;
-        let mut lockwork = Self::empty(Store::Folder(sequencer));
+        let mut lockwork = Self::empty(sequencer);
         lockwork.refresh()?;
         lockwork.remember(&report.definitions)?;
         Ok((lockwork, report))
-    }
-
-    /// A database in memory for many threads ([`Self::caller`]): as [`Self::open_with`], but nothing is written, and
-    /// all of it ends with the process.
-    ///
-    /// # Errors
-    /// Options that are not possible.
-    pub fn open_volatile(options: &OpenOptions) -> Result<Self, Error> {
-        let engine = create(options.engine, options.engine_options.clone())?;
-        let sequencer = sequencer::Options { durability: sequencer::Durability::None, ..options.sequencer.clone() };
-        let (sequencer, _) =
-            Sequencer::open(std::sync::Arc::new(Nowhere::new()), Path::new("/"), sequencer, engine, &mut |_| {})?;
-        Ok(Self::empty(Store::Folder(sequencer)))
     }
 
     /// Runs `read` with the engine while no batch runs.
@@ -359,10 +344,7 @@ impl Lockwork {
     /// # Errors
     /// When the database is closed.
     pub fn read<T: Send + 'static>(&self, read: impl FnOnce(&dyn Engine) -> T + Send + 'static) -> Result<T, Error> {
-        match &self.store {
-            Store::Memory(engine) => Ok(read(&**engine)),
-            Store::Folder(sequencer) => Ok(sequencer.read(read)?),
-        }
+        Ok(self.sequencer.read(read)?)
     }
 
     /// Learns of tables and procedures that the engine has and that are not known here.
@@ -416,23 +398,7 @@ impl Lockwork {
             return Err(Error::Reserved { name: assembled.procedure.name });
         }
         self.accepts_assembly(&assembled)?;
-        match &mut self.store {
-            Store::Memory(engine) => {
-                let Assembled { procedure, schemas } = assembled;
-                let fresh: Vec<TableSchema> =
-                    schemas.into_iter().filter(|schema| self.tables.table(schema.name()).is_none()).collect();
-                // Verified against the tables as they will be, so that a refusal leaves nothing behind.
-                let future = [self.tables.as_slice(), &fresh].concat();
-                engine.accepts(&procedure, &future, None)?;
-                for schema in fresh {
-                    engine.create_table(schema, EXPECTED_ROWS)?;
-                }
-                engine.register(procedure)?;
-            }
-            Store::Folder(sequencer) => {
-                sequencer.define(Definition::new(source, ""))?;
-            }
-        }
+        self.sequencer.define(Definition::new(source, ""))?;
         self.refresh()?;
         self.remember_assembly(source)
     }
@@ -442,28 +408,15 @@ impl Lockwork {
     /// # Errors
     /// No such procedure or parameter, a parameter without a value, a value that does not fit. That the procedure
     /// aborted is no error: [`Answer::status`] tells.
-    pub fn call(&mut self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
-        if matches!(self.store, Store::Folder(_)) {
-            return self.caller()?.call(procedure, arguments);
-        }
-        let mut batch = self.batch(1)?;
-        self.push(&mut batch, procedure, arguments)?;
-        let batch = self.call_batch(batch)?.0;
-        Ok(self.answer(&batch, 0))
+    pub fn call(&self, procedure: &str, arguments: &[(&str, Value)]) -> Result<Answer, Error> {
+        self.caller().call(procedure, arguments)
     }
 
     /// A way to call procedures from other threads; calls that many threads make at once share writes of the log.
-    ///
-    /// # Errors
-    /// [`Error::InMemory`] when the database is in no folder.
-    pub fn caller(&self) -> Result<Caller, Error> {
-        match &self.store {
-            Store::Memory(_) => Err(Error::InMemory("calling from several threads")),
-            Store::Folder(sequencer) => {
-                let (procedures, versions) = (self.procedures.clone(), self.sql.statements.versions.clone());
-                Ok(Caller { handle: sequencer.handle(), procedures, versions })
-            }
-        }
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        let (procedures, versions) = (self.procedures.clone(), self.sql.statements.versions.clone());
+        Caller { handle: self.sequencer.handle(), procedures, versions }
     }
 
     /// An empty batch for up to `calls` calls of any registered procedure.
@@ -482,24 +435,15 @@ impl Lockwork {
         durable::read(&self.procedures).push(batch, procedure, arguments)
     }
 
-    /// Runs a batch and gives it back with every call's answer ([`Self::answer`]); in a folder, when all are durable,
-    /// and without times in the report.
+    /// Runs a batch and returns it with every call's answer ([`Self::answer`]) and their count; in a folder, when all
+    /// are durable.
     ///
     /// # Errors
     /// When a worker thread died; in a folder, why the calls are not durable.
-    pub fn call_batch(&mut self, batch: Batch) -> Result<(Batch, BatchReport), Error> {
-        match &mut self.store {
-            Store::Memory(engine) => {
-                engine.submit(batch).map_err(|refused| refused.error)?;
-                let completed = engine.complete()?.expect("a batch was submitted");
-                Ok((completed.batch, completed.report))
-            }
-            Store::Folder(sequencer) => {
-                let batch = sequencer.call_batch(batch).map_err(|refused| refused.error)?;
-                let report = BatchReport { tally: Tally::of(&batch), ..BatchReport::default() };
-                Ok((batch, report))
-            }
-        }
+    pub fn call_batch(&self, batch: Batch) -> Result<(Batch, Tally), Error> {
+        let batch = self.sequencer.call_batch(batch).map_err(|refused| refused.error)?;
+        let tally = Tally::of(&batch);
+        Ok((batch, tally))
     }
 
     /// The answer of call `index` of a batch that was run.
@@ -516,10 +460,7 @@ impl Lockwork {
     /// # Errors
     /// When the database is closed.
     pub fn digest(&self) -> Result<Digest, Error> {
-        match &self.store {
-            Store::Memory(engine) => Ok(engine.digest()?),
-            Store::Folder(sequencer) => Ok(sequencer.digest()?),
-        }
+        Ok(self.sequencer.digest()?)
     }
 
     /// Writes all tables to the folder, so that opening it need not replay what came before, and the log can be cut.
@@ -528,10 +469,7 @@ impl Lockwork {
     /// # Errors
     /// [`Error::InMemory`], or why it could not be written; the checkpoint before stays.
     pub fn checkpoint(&self) -> Result<CheckpointReport, Error> {
-        match &self.store {
-            Store::Memory(_) => Err(Error::InMemory("a checkpoint")),
-            Store::Folder(sequencer) => Ok(sequencer.checkpoint()?),
-        }
+        if self.in_memory { Err(Error::InMemory("a checkpoint")) } else { Ok(self.sequencer.checkpoint()?) }
     }
 
     /// Waits until everything is durable and closes the database. Dropping it does the same, but cannot say that
@@ -540,10 +478,7 @@ impl Lockwork {
     /// # Errors
     /// Why something is not durable.
     pub fn close(self) -> Result<(), Error> {
-        match self.store {
-            Store::Memory(_) => Ok(()),
-            Store::Folder(sequencer) => Ok(sequencer.close()?),
-        }
+        Ok(self.sequencer.close()?)
     }
 }
 

@@ -8,7 +8,7 @@ use lockwork_sql as sql;
 
 use crate::calls::{one, only_known};
 use crate::value::Value;
-use crate::{Error, Lockwork, Store, unknown};
+use crate::{Error, Lockwork, unknown};
 
 /// Bytes of index rows that are loaded at once.
 const LOADED: usize = 8 << 20;
@@ -68,45 +68,20 @@ impl Lockwork {
         let row_bytes = (schema.row_bytes() - ROW_HEADER_BYTES) as usize;
         self.fill_all()?;
         let indexes = self.sql_catalogue().find(table).map(|table| table.indexes().to_vec()).unwrap_or_default();
-        match &mut self.store {
-            Store::Folder(sequencer) => {
-                let of = |index: &sql::Index| {
-                    let rows = images.chunks_exact(row_bytes).flat_map(|image| index.row_image(image)).collect();
-                    (index.name.clone(), rows)
-                };
-                let indexed: Vec<(String, Vec<u8>)> = indexes.iter().map(of).collect();
-                let tables = std::iter::once((table.to_string(), images)).chain(indexed).collect();
-                Ok(sequencer.handle().load_then(tables, move |loaded| then(loaded.map_err(Error::from)))?)
-            }
-            Store::Memory(engine) => {
-                let mut rows = images.chunks_exact(row_bytes);
-                let refused = rows.find_map(|image| engine.load(table, image).err());
-                let loaded = images.len() / row_bytes - rows.len() - usize::from(refused.is_some());
-                let indexed = indexes.iter().try_for_each(|index| {
-                    let mut rows = images.chunks_exact(row_bytes).take(loaded);
-                    rows.try_for_each(|image| engine.load(&index.name, &index.row_image(image)))
-                });
-                if indexed.is_err() {
-                    // What is missing is looked for before anything else happens.
-                    self.sql.unfilled.extend(indexes);
-                }
-                then(match refused {
-                    None => indexed.map(|()| loaded).map_err(Error::from),
-                    Some(error) => Err(sequencer::Error::Load { loaded, error: error.into() }.into()),
-                });
-                Ok(())
-            }
-        }
+        let of = |index: &sql::Index| {
+            let rows = images.chunks_exact(row_bytes).flat_map(|image| index.row_image(image)).collect();
+            (index.name.clone(), rows)
+        };
+        let indexed: Vec<(String, Vec<u8>)> = indexes.iter().map(of).collect();
+        let tables = std::iter::once((table.to_string(), images)).chain(indexed).collect();
+        Ok(self.sequencer.handle().load_then(tables, move |loaded| then(loaded.map_err(Error::from)))?)
     }
 
     /// Gives an index rows that it lacks.
     pub(crate) fn load_index(&mut self, index: &sql::Index, rows: Vec<Vec<u8>>) -> Result<(), Error> {
         let Some(first) = rows.first() else { return Ok(()) };
         for images in rows.chunks((LOADED / first.len().max(1)).max(1)) {
-            match &mut self.store {
-                Store::Memory(engine) => images.iter().try_for_each(|image| engine.load(&index.name, image))?,
-                Store::Folder(sequencer) => drop(sequencer.load(&index.name, images.concat())?),
-            }
+            self.sequencer.load(&index.name, images.concat())?;
         }
         Ok(())
     }

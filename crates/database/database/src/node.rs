@@ -17,7 +17,7 @@ use lockwork_storage::Digest;
 
 use crate::cache::digest;
 use crate::statements::Known;
-use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, Store, durable};
+use crate::{Caller, Error, Lockwork, OpenOptions, Prepared, SqlAnswer, durable};
 
 /// A node of a cluster that follows: it runs what the leader has run. When it leads itself, it is a database for calls
 /// ([`Self::lead`]).
@@ -101,7 +101,7 @@ impl Node {
     /// The database, for reads beside the log ([`Lockwork::prepare_read`]) until it leads.
     #[must_use]
     pub fn follow(self) -> Lockwork {
-        Lockwork::empty(Store::Folder(self.0))
+        Lockwork::empty(self.0)
     }
 
     /// Leaves. A leader gives its lease back, so that another one goes on at once.
@@ -120,8 +120,7 @@ impl Lockwork {
     /// # Errors
     /// When its role has ended, and [`Error::Unfilled`].
     pub fn learn(&mut self) -> Result<bool, Error> {
-        let Store::Folder(sequencer) = &self.store else { return Ok(false) };
-        let handle = sequencer.handle();
+        let handle = self.sequencer.handle();
         let is_new = handle.definitions_met() != self.learnt;
         if is_new {
             let definitions = handle.definitions(self.learnt)?;

@@ -13,7 +13,7 @@ use crate::cache::{self, Place};
 use crate::calls::set_request;
 use crate::columns::{Column, Procedure};
 use crate::statements::Known;
-use crate::{Error, Lockwork, SqlAnswer, Store, durable, unknown};
+use crate::{Error, Lockwork, SqlAnswer, durable, unknown};
 
 /// A CALL, SELECT, INSERT, UPDATE or DELETE that was understood ([`crate::Lockwork::prepare`]).
 #[derive(Clone, Debug)]
@@ -311,19 +311,14 @@ impl Lockwork {
     }
 
     fn has_streams(&self) -> bool {
-        matches!(&self.store, Store::Folder(sequencer) if sequencer.handle().has_streams())
+        self.sequencer.handle().has_streams()
     }
 
     /// Puts the procedure of a statement in the place of another one's. Calls of that are refused from here on.
     fn replace_statement(&mut self, id: u32, procedure: &Code) -> Result<(), Error> {
         self.sql.statements.versions.renew(id);
-        match &mut self.store {
-            Store::Memory(engine) => engine.replace(id, procedure.clone())?,
-            Store::Folder(sequencer) => {
-                let assembly = disassemble(procedure, &self.tables);
-                sequencer.define(Definition { assembly, source: String::new(), replaces: Some(id) })?;
-            }
-        }
+        let assembly = disassemble(procedure, &self.tables);
+        self.sequencer.define(Definition { assembly, source: String::new(), replaces: Some(id) })?;
         self.relearn(std::iter::once(id))
     }
 
@@ -402,7 +397,7 @@ mod tests {
 
     #[test]
     fn values_of_any_decimals_are_computed_with_by_few_procedures() {
-        let mut lockwork = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+        let mut lockwork = Lockwork::open_in_memory_with(&OpenOptions::default()).unwrap();
         let table = "CREATE TABLE t (id INTEGER PRIMARY KEY, a DECIMAL(12, 2) NOT NULL, b DECIMAL(12, 2) NOT NULL);
             INSERT INTO t VALUES (1, 100.00, 0.00);";
         lockwork.sql(table).unwrap();

@@ -6,10 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use lockwork_engine::EngineError;
 use lockwork_engine::registry::Registered;
 use lockwork_procedure::assembly::{Assembled, assemble, assemble_tables, disassemble};
-use lockwork_procedure::block::{Batch, Block};
+
 use lockwork_procedure::isa::Opcode;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
@@ -21,7 +20,7 @@ use lockwork_sql::{
 
 use crate::cache::Statements;
 use crate::prepared::{Prepared, block_of, results};
-use crate::{Caller, EXPECTED_ROWS, Error, Lockwork, Store, durable};
+use crate::{Caller, Error, Lockwork, durable};
 
 /// The most bytes of rows, of a table and its index, that an index is filled from where nodes have parts of them.
 const MAX_FILLED: u64 = 1 << 30;
@@ -244,21 +243,8 @@ impl Lockwork {
     }
 
     /// Runs a call by its block.
-    fn run_block(&mut self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
-        match &mut self.store {
-            Store::Folder(sequencer) => sequencer.handle().call(&mut block)?,
-            Store::Memory(_) if Block::new(&block).request().is_some() => {
-                return Err(Error::InMemory("the id of a request"));
-            }
-            Store::Memory(engine) => {
-                let mut batch = Batch::new(block.len() as u32, 1).map_err(EngineError::from)?;
-                let mut room = batch.push(0).expect("room for one");
-                room.bytes()[..block.len()].copy_from_slice(&block);
-                engine.submit(batch).map_err(|refused| refused.error)?;
-                let completed = engine.complete()?.expect("a batch was submitted");
-                block = completed.batch.block(0).bytes()[..block.len()].to_vec();
-            }
-        }
+    fn run_block(&self, mut block: Vec<u8>) -> Result<Vec<u8>, Error> {
+        self.sequencer.handle().call(&mut block)?;
         Ok(block)
     }
 
@@ -305,24 +291,14 @@ impl Lockwork {
     }
 
     pub(crate) fn create_with(&mut self, schema: TableSchema, source: &str) -> Result<(), Error> {
-        match &mut self.store {
-            Store::Memory(engine) => drop(engine.create_table(schema, EXPECTED_ROWS)?),
-            Store::Folder(sequencer) => {
-                sequencer.define(Definition::new(format!("table {schema}"), source))?;
-            }
-        }
+        self.sequencer.define(Definition::new(format!("table {schema}"), source))?;
         self.refresh()
     }
 
     /// Registers a procedure and gives its id. One that is a single statement is found by nobody else.
     pub(crate) fn register_compiled(&mut self, procedure: &Procedure, source: &str) -> Result<u32, Error> {
-        match &mut self.store {
-            Store::Memory(engine) => drop(engine.register(procedure.clone())?),
-            Store::Folder(sequencer) => {
-                let assembly = disassemble(procedure, &self.tables);
-                sequencer.define(Definition::new(assembly, source))?;
-            }
-        }
+        let assembly = disassemble(procedure, &self.tables);
+        self.sequencer.define(Definition::new(assembly, source))?;
         self.refresh()?;
         Ok(durable::read(&self.procedures).registered(&procedure.name).expect("it was registered"))
     }
@@ -384,7 +360,7 @@ impl Lockwork {
 
     /// What asks for rows of whole tables where other nodes have the other parts of them.
     fn caller_of_parts(&self) -> Option<Caller> {
-        self.caller().ok().filter(Caller::is_divided)
+        Some(self.caller()).filter(Caller::is_divided)
     }
 
     /// Adds the rows that an index does not have yet: all of them when it is new, some when a process died while it was

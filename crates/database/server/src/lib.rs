@@ -239,7 +239,7 @@ impl Server {
         }
         let users = users.map(Arc::new);
         let access = Access::new(users.clone(), audit.clone(), tls.as_ref()).map_err(ServeError::Certificate)?;
-        let caller = database.caller()?;
+        let caller = database.caller();
         let database = Arc::new(Shared::new(database, queue, watcher.0.clone())?);
         watcher.0.watches(caller);
         if !database.follows() {

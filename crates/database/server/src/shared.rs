@@ -181,7 +181,7 @@ impl Shared {
     /// # Errors
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
-        let caller = database.caller()?;
+        let caller = database.caller();
         let together = database.read(|engine| engine.runs_compounds())?;
         let queries = Queries::new(caller.clone());
         // A node leads when it is told to: what the log has may have to be learnt before.

@@ -1,5 +1,5 @@
-//! `lockwork-bench cluster`: what it costs to have the log replicated, beside a log in a folder and beside the log
-//! engine alone.
+//! `lockwork-bench cluster`: what it costs to have the log replicated, beside a log in a folder and beside memory
+//! alone.
 //!
 //! Three NATS servers with a sync of the disk before each acknowledgement, and three nodes, all on this machine: one
 //! leads and has the calls, two follow and run them again. So three disks and three machines are one, and figures are

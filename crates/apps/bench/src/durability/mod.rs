@@ -218,7 +218,7 @@ impl Ours {
         seconds: f64,
         source: &mut dyn Iterator<Item = Transfer>,
     ) -> Result<f64, Failure> {
-        let caller = self.database.caller()?;
+        let caller = self.database.caller();
         let (begin, mut made, mut waiting) = (Instant::now(), 0, VecDeque::new());
         let refused = |refused: Box<lockwork::sequencer::Refused>| Failure::from(Error::from(refused.error));
         while begin.elapsed().as_secs_f64() < seconds {
@@ -278,7 +278,8 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         Lockwork::open_with(folder.0.join(name), &options, |_| {}).map(|(database, _)| database)
     };
     live.show(0, "making the accounts");
-    let memory = Lockwork::open_in_memory_with(EngineKind::DETERMINISTIC, engine_options.clone())?;
+    let memory = OpenOptions { engine_options: engine_options.clone(), ..OpenOptions::default() };
+    let memory = Lockwork::open_in_memory_with(&OpenOptions { engine: EngineKind::DETERMINISTIC, ..memory })?;
     let mut memory = Ours::new(memory, accounts)?;
     let mut durable = Ours::new(open("lockwork", Durability::Fsync)?, accounts)?;
     let sqlite = Sqlite::new(&folder.0, accounts, BALANCE);
@@ -288,7 +289,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     let batch = format!("batches of {calls}");
     let line = |name, how: &str| Line { name, how: how.to_string(), rates: Vec::new() };
     let mut lines = vec![
-        line("engine alone", &format!("{batch}, in memory")),
+        line("lockwork", &format!("{batch}, in memory")),
         line("disk alone", &format!("{} bytes and a sync for {calls}", calls * 24)),
         line("lockwork", &batch),
         line("lockwork", &format!("{batch}, {AHEAD} on the way")),

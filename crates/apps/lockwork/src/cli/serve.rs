@@ -276,7 +276,7 @@ impl Arguments {
                 super::sql::refuse_address(folder)?;
                 super::sql::open_and_tell(folder, &options, |progress| watcher.starting(Stage::Recovering(progress)))
             }
-            None => Ok(Lockwork::open_volatile(&options)?),
+            None => Ok(Lockwork::open_in_memory_with(&options)?),
         }
     }
 

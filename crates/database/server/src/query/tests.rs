@@ -26,7 +26,7 @@ const SQL: &str = "
     CREATE TABLE pgbench_branches (bid INTEGER PRIMARY KEY);";
 
 fn open(sql: &str) -> Lockwork {
-    let mut database = Lockwork::open_volatile(&OpenOptions::default()).unwrap();
+    let mut database = Lockwork::open_in_memory_with(&OpenOptions::default()).unwrap();
     database.sql(sql).unwrap();
     database
 }
@@ -45,7 +45,7 @@ fn limits() -> Arc<Limits> {
 fn ask(database: &Lockwork, text: &str, values: &[Value]) -> Result<(String, Vec<String>), Refusal> {
     let query = understand(text, database.sql_catalogue(), asker(&[])).unwrap_or_else(|| panic!("no query: {text}"))?;
     let names: Vec<&str> = query.tables.iter().map(|table| table.name.as_str()).collect();
-    let rows = database.caller().unwrap().rows(&names, 1 << 30).unwrap();
+    let rows = database.caller().rows(&names, 1 << 30).unwrap();
     let given: Vec<Given> =
         values.iter().zip(&query.parameters).map(|(value, field)| given(value, field)).collect::<Result<_, _>>()?;
     let rows = query.answer(rows, &given, &Format::UnifiedText, &limits())?;

@@ -37,7 +37,7 @@ fn who_does_not_go_on_is_sent_away() {
         // Longer than a login takes on a busy machine.
         let timeout = Duration::from_secs(2);
         let options = Options { login: timeout, io_timeout: timeout, users, connections: 8, ..Options::default() };
-        let database = Lockwork::open_volatile(&open).unwrap();
+        let database = Lockwork::open_in_memory_with(&open).unwrap();
         let address = "127.0.0.1:0".parse().unwrap();
         let server = runtime.block_on(lockwork_server::Server::listen(address, database, options)).unwrap();
         let (port, ending) = (server.address().unwrap().port(), server.ending());
