@@ -20,19 +20,12 @@ const WINGS: &[(&str, &[&str])] = &[
 
 /// Dependencies that are there and should not be. The list may only become shorter.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // Test code behind a feature.
-    ("etcd", "skip"),
     // The benchmark of the lock service.
-    ("locks", "skip"),
     ("locks", "workload"),
-    // Test code behind a feature.
-    ("nats", "skip"),
     // Smart storage and the host share the lock table of shared memory.
     ("neardata", "sharedlocks"),
     // `network-two-phase` takes its locks from the lock service.
     ("netengine", "locks"),
-    // It says why a test was skipped.
-    ("verilated", "skip"),
 ];
 
 fn root() -> PathBuf {

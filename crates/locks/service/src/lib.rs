@@ -14,7 +14,6 @@
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |
 //! | [`namespace`] | a small network of one host |
-//! | [`privileged`] | tests that need root, and say so where they have it not |
 //! | [`mod@bench`] | lock services and a lock server beside each other |
 
 pub mod bench;
@@ -25,7 +24,6 @@ pub mod key;
 pub mod lockd;
 pub mod namespace;
 pub mod plane;
-pub mod privileged;
 pub mod query;
 mod socket;
 mod spinner;

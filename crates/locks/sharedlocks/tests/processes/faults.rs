@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockwork_locking::shared::TableError;
 use lockwork_locking::shared::memory::Memory;
 use lockwork_sharedlocks::{Error, Layout, LockMode, Options, Patience, SessionNumber, SharedLocks, segment};
-use lockwork_skip::skip;
+use lockwork_testkit::skip;
 
 use crate::support::{Chance, Name, Player, options, table};
 

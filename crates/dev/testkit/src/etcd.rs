@@ -1,4 +1,4 @@
-//! An etcd of a test's own: a data directory in a temporary folder, free ports, killed and started again at will.
+//! An etcd server for one test, in a temporary folder and on free ports: killed, restarted and emptied at will.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// For how long a start may take.
+/// How long a start may take.
 const START: Duration = Duration::from_secs(20);
 
-/// One etcd, ended on drop.
+/// One etcd server, killed on drop.
 #[derive(Debug)]
 pub struct Server {
     folder: TempDir,
@@ -19,17 +19,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one. Nothing, and the test is said to be skipped, if etcd is not installed.
+    /// Starts a server. Skips the test and returns `None` if etcd is not installed.
     ///
     /// # Panics
     /// If it does not start.
     #[must_use]
     pub fn start() -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
-            lockwork_skip::skip("etcd is not installed (etcd-server)");
+            crate::skip("etcd is not installed (etcd-server)");
             return None;
         }
-        // A port may be taken by somebody else between looking and starting.
+        // Another process may take a port before etcd does.
         for _ in 0..5 {
             let folder = tempfile::Builder::new().prefix("lockwork-etcd").tempdir().expect("a temporary folder");
             let ports = free_ports();
@@ -41,16 +41,16 @@ impl Server {
         panic!("etcd does not start");
     }
 
-    /// `HOST:PORT`, the same after a restart.
+    /// Returns `HOST:PORT`, which stays the same after a restart.
     #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills it with SIGKILL.
     ///
     /// # Panics
-    /// If the system does not let it be killed.
+    /// If the system refuses.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("etcd is killed");
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Starts it again with its data, and waits until it answers.
+    /// Kills it, starts it again with its data, and waits until it answers.
     ///
     /// # Panics
     /// If it does not start.
@@ -67,7 +67,7 @@ impl Server {
         assert!(self.try_restart(), "etcd does not start again");
     }
 
-    /// Starts it again without what it had stored, and waits until it answers.
+    /// Kills it, starts it again without its data, and waits until it answers.
     ///
     /// # Panics
     /// If it does not start.
@@ -77,10 +77,10 @@ impl Server {
         self.restart();
     }
 
-    /// How many range requests it has answered since it started.
+    /// Returns how many range requests it has answered since it started.
     ///
     /// # Panics
-    /// If its metrics do not have the number.
+    /// If its metrics lack the number.
     #[must_use]
     pub fn range_requests(&self) -> u64 {
         let metrics = self.get("/metrics").expect("etcd answers");
@@ -118,7 +118,7 @@ impl Server {
         self.get("/health").is_ok_and(|answer| answer.contains("\"health\":\"true\""))
     }
 
-    /// What it answers to HTTP at `path`.
+    /// Returns its HTTP answer for `path`.
     fn get(&self, path: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address())?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;

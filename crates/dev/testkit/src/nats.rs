@@ -1,4 +1,4 @@
-//! Servers of a test's own, in a temporary folder.
+//! A cluster of NATS servers for one test, in a temporary folder: started, stopped, killed and damaged at will.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -8,14 +8,11 @@ use std::sync::Mutex;
 
 use async_nats::jetstream;
 use async_nats::jetstream::stream::Config;
-use lockwork_sequencer::journal::Unreachable;
+use lockwork_nats::Options;
+use lockwork_nats::local::{Servers, program};
 use tempfile::TempDir;
 
-use crate::copies::{LONGEST, Wanted};
-use crate::local::{Servers, program};
-use crate::{NatsJournal, Options};
-
-/// Servers, and the folder that goes with them.
+/// Servers with their temporary folder; both are removed on drop.
 #[derive(Debug)]
 pub struct TestServers {
     servers: Servers,
@@ -23,14 +20,14 @@ pub struct TestServers {
 }
 
 impl TestServers {
-    /// Starts so many. Nothing, and the test is said to be skipped, if NATS is not installed.
+    /// Starts `count` servers. Skips the test and returns `None` if NATS is not installed.
     ///
     /// # Panics
-    /// If they do not start.
+    /// If a server does not start.
     #[must_use]
     pub fn start(count: usize) -> Option<Self> {
         if Command::new(program()).arg("--version").output().is_err() {
-            lockwork_skip::skip("nats-server is not installed (scripts/nats)");
+            crate::skip("nats-server is not installed (scripts/nats)");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("lockwork-nats").tempdir().expect("a temporary folder");
@@ -38,35 +35,35 @@ impl TestServers {
         Some(Self { servers, folder })
     }
 
-    /// The servers for several threads, and the folder that goes with them.
+    /// Returns the servers for use by several threads, and their folder, which must outlive them.
     #[must_use]
     pub fn shared(self) -> (Mutex<Servers>, TempDir) {
         (Mutex::new(self.servers), self.folder)
     }
 
-    /// Sends a signal to a server: `-STOP` and `-CONT`.
+    /// Sends a signal, such as `-STOP` or `-CONT`, to the server `at`, counted from 0.
     ///
     /// # Panics
-    /// If it does not run, or the signal cannot be sent.
+    /// If the server does not run, or the signal cannot be sent.
     pub fn signal(&self, at: usize, signal: &str) {
         let process = self.process(at).expect("a server that runs").to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill runs").success());
     }
 }
 
-/// Ends a server, and alters bytes in the middle of every file of messages that it has; how many files.
+/// Kills a server and [alters](alter) its files of messages; returns how many there were.
 ///
 /// # Panics
-/// If that fails.
+/// If the server cannot be killed, or a file cannot be read or written.
 pub fn damage(servers: &mut Servers, at: usize) -> usize {
     servers.kill(at).expect("a server is killed");
     alter(&servers.data(at))
 }
 
-/// Alters bytes in the middle of every file of messages below a folder; how many files.
+/// Alters bytes in the middle of every file of messages below a folder; returns how many files there were.
 ///
 /// # Panics
-/// If one cannot be read or written.
+/// If a file cannot be read or written.
 pub fn alter(folder: &Path) -> usize {
     let files = blocks(folder);
     for file in &files {
@@ -78,7 +75,7 @@ pub fn alter(folder: &Path) -> usize {
     files.len()
 }
 
-/// Files of messages below a folder.
+/// Returns the files of messages below a folder.
 fn blocks(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let each = |path: PathBuf| match path.extension() {
@@ -103,19 +100,23 @@ impl DerefMut for TestServers {
     }
 }
 
-/// What is done with a journal's stream by somebody who has a connection of their own.
+/// Returns the name of the stream that holds the log.
+fn stream_name(options: &Options) -> String {
+    format!("lockwork_{}", options.name)
+}
+
+/// Calls `act` with a JetStream context on a new connection, and the name of the log's stream.
 fn with_stream<T>(options: &Options, act: impl AsyncFnOnce(jetstream::Context, String) -> T) -> T {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let Options { servers, user, name, .. } = options;
-        let (user, password) = user.clone().expect("a user");
+        let (user, password) = options.user.clone().expect("a user");
         let connecting = async_nats::ConnectOptions::with_user_and_password(user, password);
-        let client = connecting.connect(servers.clone()).await.expect("servers");
-        act(jetstream::new(client), format!("lockwork_{name}")).await
+        let client = connecting.connect(options.servers.clone()).await.expect("servers");
+        act(jetstream::new(client), stream_name(options)).await
     })
 }
 
-/// Which server leads a journal's stream, from 0, if one does.
+/// Returns the server, counted from 0, that leads the log's stream, if there is a leader.
 #[must_use]
 pub fn stream_leader(options: &Options) -> Option<usize> {
     with_stream(options, async |context, name| {
@@ -125,38 +126,29 @@ pub fn stream_leader(options: &Options) -> Option<usize> {
     })
 }
 
-/// Asks that this server, from 0, leads a journal's stream. It may not be able to.
+/// Asks the leader of the log's stream to hand over to the server `at`, counted from 0, which may not be able to lead.
 pub fn prefer_leader(options: &Options, at: usize) {
     with_stream(options, async |context, name| {
         let wish = serde_json::json!({ "placement": { "preferred": format!("nats-{}", at + 1) } });
         let asked: Result<serde_json::Value, _> =
             context.request(format!("STREAM.LEADER.STEPDOWN.{name}"), &wish).await;
-        // One that does not answer is as good as one that refuses.
+        // The caller treats a missing answer as a refusal.
         drop(asked);
     });
 }
 
-/// Messages from `first` on, before `until`, as one server has them that has the first.
-///
-/// # Errors
-/// Not all servers say whether they have it.
-pub fn found(journal: &NatsJournal, first: u64, until: u64) -> Result<Vec<Vec<u8>>, Unreachable> {
-    let wanted = Wanted { first, until, most_bytes: usize::MAX, longest: LONGEST };
-    journal.runtime.block_on(crate::copies::found(journal, wanted))
-}
-
-/// Changes the settings of a journal's stream, as somebody may, who knows how many bytes are in it.
+/// Changes the settings of the log's stream; `change` gets them and the number of bytes in the stream.
 ///
 /// # Panics
-/// If the servers cannot be reached, or refuse.
+/// If the servers cannot be reached, or refuse the settings.
 pub fn change_stream(options: &Options, change: impl FnOnce(&mut Config, u64)) {
-    change_other(options, &options.stream_name(1), change);
+    change_other(options, &stream_name(options), change);
 }
 
-/// Changes the settings of a stream with this name.
+/// Changes the settings of the stream called `name`, as [`change_stream`] does.
 ///
 /// # Panics
-/// See [`change_stream`].
+/// As [`change_stream`].
 pub fn change_other(options: &Options, name: &str, change: impl FnOnce(&mut Config, u64)) {
     with_stream(options, async |context, _| {
         let stream = context.get_stream(name).await.expect("a stream");
