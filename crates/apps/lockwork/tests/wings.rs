@@ -22,8 +22,6 @@ const WINGS: &[(&str, &[&str])] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     // The benchmark of the lock service.
     ("locks", "workload"),
-    // Smart storage and the host share the lock table of shared memory.
-    ("neardata", "sharedlocks"),
     // `network-two-phase` takes its locks from the lock service.
     ("netengine", "locks"),
 ];

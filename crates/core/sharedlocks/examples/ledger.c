@@ -2,8 +2,8 @@
  * Several processes move money between accounts that lie in memory they share. Each transfer takes two locks; wait-die
  * lets no circle close; the sum stays what it was.
  *
- *     cc -O2 -I include examples/ledger.c -o ledger -L ../../target/release -llockwork_sharedlocks
- *     LD_LIBRARY_PATH=../../target/release ./ledger 4 100000
+ *     cc -O2 -I include examples/ledger.c -o ledger -L ../../../target/release -llockwork_sharedlocks
+ *     LD_LIBRARY_PATH=../../../target/release ./ledger 4 100000
  */
 #include "lockwork_shared_locks.h"
 

@@ -26,6 +26,10 @@
 //! | [`session`] | lock, try, wait, time out, release |
 //! | [`c`] | the same for C |
 //!
+//! The crate belongs to the core because two wings stand on it: programs of one host lock through it, and so do the
+//! host and the smart storage of `lockwork-neardata`, which update the same tuples (neoDBMS, ccSLT). The protocol of
+//! the table, which knows no system call, is `lockwork_locking::shared`.
+//!
 //! **Not guaranteed**: locks are advisory; keys are hashed to lines, so two keys can exclude each other (never
 //! themselves: one session takes both); whoever can write the segment can destroy it, which is found and said, but not
 //! mended.
