@@ -1,11 +1,12 @@
 //! With any number of worker processes, the engine is equivalent to its serial order: what every engine passes.
 
-mod common;
+#[path = "common/network.rs"]
+mod network;
 
-use common::{KINDS, make};
 use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
 use lockwork_engine::{EngineKind, Interleave, Options, Tally};
 use lockwork_procedure::block::Batch;
+use network::{KINDS, make};
 
 fn every_mix(kind: EngineKind, threads: usize) {
     for (number, (names, ordered)) in MIXES.iter().enumerate() {

@@ -13,12 +13,12 @@ use lockwork_engine::{Engine, EngineError, Options, Settings};
 use lockwork_locks::client::{LockError, Locks};
 use lockwork_locks::lockd::{self, Lockd};
 use lockwork_locks::plane::InProcess;
-use lockwork_netengine::NetworkEngine;
+use lockwork_partitions::NetworkEngine;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::{Status, abort};
 
 /// What workers run.
-const WORKER: &str = env!("CARGO_BIN_EXE_lockwork-network-worker");
+const WORKER: &str = env!("CARGO_BIN_EXE_lockwork");
 
 /// A lock service that outlives engines.
 struct Service {
@@ -54,7 +54,7 @@ fn with_lockd(threads: usize, address: SocketAddr) -> Options {
 }
 
 fn bank(options: Options) -> NetworkEngine {
-    bank_on(NetworkEngine::two_phase(options, WORKER.into()).unwrap())
+    bank_on(NetworkEngine::two_phase::<Locks>(options, WORKER.into()).unwrap())
 }
 
 fn bank_on(mut engine: NetworkEngine) -> NetworkEngine {
@@ -177,7 +177,10 @@ fn a_service_that_is_not_there_is_named() {
 fn a_program_that_is_no_worker_is_an_error() {
     for (program, wanted) in [("/nowhere/at/all", "cannot be started"), ("/bin/true", "has ended: exit status: 0")] {
         let make = || -> Result<Box<dyn Engine>, EngineError> {
-            Ok(Box::new(NetworkEngine::two_phase(Options { threads: 2, ..Options::default() }, program.into())?))
+            Ok(Box::new(NetworkEngine::two_phase::<Locks>(
+                Options { threads: 2, ..Options::default() },
+                program.into(),
+            )?))
         };
         let error = prepared(&make, false).start().unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");

@@ -1,9 +1,9 @@
 //! Every workload, and random procedures, on several worker processes: each call ends as in the engine's serial order
 //! replayed one after the other, the databases are the same afterwards, and the workloads' own checks hold.
 
-mod common;
+#[path = "common/network.rs"]
+mod network;
 
-use common::{KINDS, make};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineKind, Options, create, random_procedures};
 use lockwork_memory::Pages;
@@ -15,6 +15,7 @@ use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
+use network::{KINDS, make};
 
 fn options(threads: usize) -> Options {
     Options { threads, pages: Pages::Plain, ..Options::default() }

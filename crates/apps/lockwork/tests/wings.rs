@@ -22,8 +22,6 @@ const WINGS: &[(&str, &[&str])] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     // The benchmark of the lock service.
     ("locks", "workload"),
-    // `network-two-phase` takes its locks from the lock service.
-    ("netengine", "locks"),
 ];
 
 fn root() -> PathBuf {

@@ -1,7 +1,7 @@
 //! Processor time that nodes with a part of every table spend on a log: on calls of their own part, of another one, and
 //! of two. Two parts, the simulated journal, transfers between a million accounts, batches of 1,024.
 //!
-//! `cargo run --profile verify -p lockwork-netengine --example divided_work`; behind it, shares of a hundred that are
+//! `cargo run --profile verify -p lockwork-partitions --example divided_work`; behind it, shares of a hundred that are
 //! between the parts, if others than 0, 10, 25, 50 and 100 are wanted.
 //!
 //! Each line replays one log from its beginning, with nodes that nobody calls; what is told is the processor time of
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockwork_memory::Pages;
-use lockwork_netengine::divided::{DividedEngine, DividedOptions, KEPT_BYTES};
+use lockwork_partitions::divided::{DividedEngine, DividedOptions, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;

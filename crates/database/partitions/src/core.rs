@@ -33,7 +33,6 @@ const FOR_EACH_ACCESS: usize = 8;
 pub(crate) type Lost = Arc<OnceLock<String>>;
 
 /// Which workers an engine has.
-#[derive(Debug)]
 pub(crate) enum Scheme {
     /// They take locks from this service.
     TwoPhase(Service),

@@ -13,16 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use lockwork_engine::registry::{Registered, Registry};
-use lockwork_engine::{Completed, Engine, EngineError, EngineKind, Options, Refused, SerialOrder, contract};
+use lockwork_engine::{Completed, Engine, EngineError, Options, Refused, SerialOrder, contract};
+use lockwork_locking::service::LockService;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
+use crate::LOCKD;
 use crate::core::{Core, Lost, Scheme, refuse_if_lost};
 use crate::processes::Processes;
+use crate::program::{DETERMINISTIC, TWO_PHASE};
 use crate::service::Service;
-use crate::{LOCKD, NETWORK_DETERMINISTIC, NETWORK_TWO_PHASE};
 
 /// The most workers of `network-deterministic`: sets of them are words.
 const MAX_WORKERS: usize = 64;
@@ -31,7 +33,7 @@ const MAX_WORKERS: usize = 64;
 pub struct NetworkEngine {
     core: Arc<Mutex<Core>>,
     lost: Lost,
-    name: EngineKind,
+    name: &'static str,
     to_leader: Option<Sender<(Batch, bool)>>,
     from_leader: Receiver<Completed>,
     leader: Option<JoinHandle<()>>,
@@ -51,17 +53,17 @@ fn lockd(options: &Options) -> Result<Option<SocketAddr>, EngineError> {
 }
 
 impl NetworkEngine {
-    /// `network-two-phase` over an empty database, whose workers run `program`, which calls
-    /// [`worker_if_asked`](crate::worker_if_asked). They take locks from the service that the setting `lockd` names, or
-    /// from one of its own.
+    /// Returns `network-two-phase` over an empty database. Its workers run `program`, which calls
+    /// [`worker_if_asked`](crate::worker_if_asked) for the same `S`. They take locks from the service that the setting
+    /// `lockd` names, or else from one that the engine starts.
     ///
     /// # Errors
     /// [`EngineError::Threads`] and [`EngineError::Window`] as for every engine; [`EngineError::BackEnd`] when it is to
     /// have a lock service of its own, and that does not start.
-    pub fn two_phase(options: Options, program: PathBuf) -> Result<Self, EngineError> {
+    pub fn two_phase<S: LockService>(options: Options, program: PathBuf) -> Result<Self, EngineError> {
         contract::check(&options)?;
-        let scheme = Scheme::TwoPhase(Service::new(lockd(&options)?)?);
-        Self::new(options, program, NETWORK_TWO_PHASE, scheme)
+        let scheme = Scheme::TwoPhase(Service::new::<S>(lockd(&options)?)?);
+        Self::new(options, program, TWO_PHASE, scheme)
     }
 
     /// `network-deterministic` over an empty database, whose workers run `program` as above.
@@ -75,10 +77,10 @@ impl NetworkEngine {
             let text = format!("'network-deterministic' has 1 to {MAX_WORKERS} workers; {asked} are not possible");
             return Err(EngineError::Setting(text));
         }
-        Self::new(options, program, NETWORK_DETERMINISTIC, Scheme::Deterministic(0))
+        Self::new(options, program, DETERMINISTIC, Scheme::Deterministic(0))
     }
 
-    fn new(options: Options, program: PathBuf, name: EngineKind, scheme: Scheme) -> Result<Self, EngineError> {
+    fn new(options: Options, program: PathBuf, name: &'static str, scheme: Scheme) -> Result<Self, EngineError> {
         let lost = Lost::default();
         let core = Arc::new(Mutex::new(Core {
             running: None,
@@ -144,7 +146,7 @@ impl NetworkEngine {
 
 impl Engine for NetworkEngine {
     fn name(&self) -> &'static str {
-        self.name.name()
+        self.name
     }
 
     fn serial_order(&self) -> SerialOrder {
@@ -203,7 +205,7 @@ impl Engine for NetworkEngine {
     }
 
     fn runs_in_order(&self) -> bool {
-        self.name == NETWORK_DETERMINISTIC
+        self.name == DETERMINISTIC
     }
 
     fn submit_in_order(&mut self, batch: Batch) -> Result<(), Box<Refused>> {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockwork_engine::EngineError;
+use lockwork_locking::service::LockService;
 
 use crate::stamps::Stamps;
 use crate::stream::Stream;
@@ -22,20 +23,21 @@ pub const PROGRAM: &str = "LOCKWORK_WORKER";
 /// The first argument of a worker process. Scheme, coordinator, counter and other workers follow, these as numbers of
 /// open files.
 pub(crate) const ARGUMENT: &str = "network-worker";
-/// The schemes.
-pub(crate) const TWO_PHASE: &str = "two-phase";
-pub(crate) const DETERMINISTIC: &str = "deterministic";
+/// The schemes, which have the names of their engines.
+pub(crate) const TWO_PHASE: &str = "network-two-phase";
+pub(crate) const DETERMINISTIC: &str = "network-deterministic";
 
 /// This program has called [`worker_if_asked`].
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
-/// Lets this program serve as the worker processes of its own engines: if it was started as one, works, and returns
-/// how it ended, which is how the program is to end. To be called before anything else.
+/// Lets this program serve as the worker processes of its own engines. If the program was started as a worker, works
+/// until the coordinator ends, and returns the exit code of the program. To be called before anything else. Workers of
+/// `network-two-phase` are clients of the lock service `S`.
 #[must_use]
-pub fn worker_if_asked() -> Option<ExitCode> {
+pub fn worker_if_asked<S: LockService>() -> Option<ExitCode> {
     IS_WORKER.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
-    (arguments.next()? == ARGUMENT).then(|| match work(arguments) {
+    (arguments.next()? == ARGUMENT).then(|| match work::<S>(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             eprintln!("lockwork worker: {text}");
@@ -63,17 +65,17 @@ pub fn find() -> Result<PathBuf, EngineError> {
     beside.ok_or_else(|| {
         EngineError::BackEndAbsent(format!(
             "engines of several processes run in worker processes of the command 'lockwork', which is not beside '{}'; set \
-             {PROGRAM} to its path, or call lockwork_netengine::worker_if_asked() first in main",
+             {PROGRAM} to its path, or call lockwork_partitions::worker_if_asked first in main",
             current.display()
         ))
     })
 }
 
-fn work(mut arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+fn work<S: LockService>(mut arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let scheme = arguments.next();
     let inherited = inherited(arguments)?;
     match scheme.as_deref().and_then(std::ffi::OsStr::to_str) {
-        Some(TWO_PHASE) => worker::serve(inherited),
+        Some(TWO_PHASE) => worker::serve::<S>(inherited),
         Some(DETERMINISTIC) => member::serve(inherited),
         _ => Err(format!("'{ARGUMENT}' is for processes that an engine starts")),
     }

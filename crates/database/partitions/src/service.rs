@@ -1,54 +1,28 @@
-//! The lock service of an engine: one of its own, in this process, or one that runs somewhere.
+//! The lock service of a `network-two-phase` engine: its own, in this process, or one that runs elsewhere.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::net::SocketAddr;
 
 use lockwork_engine::EngineError;
-use lockwork_locks::lockd::{Lockd, Options};
-use lockwork_locks::plane::InProcess;
-
-/// Locks of a service of its own: 16 MiB, of which those cost memory that are used.
-const LOCKS: usize = 1 << 20;
+use lockwork_locking::service::LockService;
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Service {
     address: SocketAddr,
-    own: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    /// Stops the engine's own service on drop.
+    _own: Option<Box<dyn Send>>,
 }
 
 impl Service {
-    /// The service at this address, else a new one on a free port of the loopback interface.
-    pub(crate) fn new(address: Option<SocketAddr>) -> Result<Self, EngineError> {
-        if let Some(address) = address {
-            return Ok(Self { address, own: None });
+    /// Returns the service at `address`, or else starts one.
+    pub(crate) fn new<S: LockService>(address: Option<SocketAddr>) -> Result<Self, EngineError> {
+        let failed = |error: String| EngineError::BackEnd(format!("a lock service of its own: {error}"));
+        match address {
+            Some(address) => Ok(Self { address, _own: None }),
+            None => S::start().map(|(address, own)| Self { address, _own: Some(own) }).map_err(failed),
         }
-        let failed =
-            |error: &dyn std::fmt::Display| EngineError::BackEnd(format!("a lock service of its own: {error}"));
-        let plane = InProcess::new(LOCKS).map_err(|error| failed(&error))?;
-        let options = Options { fresh: true, ..Options::new((Ipv4Addr::LOCALHOST, 0).into()) };
-        let mut daemon = Lockd::bind(&options, plane).map_err(|error| failed(&error))?;
-        let address = daemon.address().map_err(|error| failed(&error))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
-        // Clients notice when it ends: their leases run out, and they say so.
-        let run = move || _ = daemon.run(&seen);
-        let thread = std::thread::Builder::new().name("lockwork-lockd".into()).spawn(run);
-        Ok(Self { address, own: Some((stop, thread.map_err(|error| failed(&error))?)) })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        if let Some((stop, thread)) = self.own.take() {
-            stop.store(true, Ordering::Relaxed);
-            drop(thread.join());
-        }
     }
 }

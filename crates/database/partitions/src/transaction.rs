@@ -16,7 +16,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lockwork_engine::registry::Registered;
-use lockwork_locks::client::{Acquiring, Guard, LockError, Locks};
+use lockwork_locking::LockMode;
+use lockwork_locking::service::LockService;
 use lockwork_procedure::access::{AccessSet, KeyAccess, Operation};
 use lockwork_procedure::block::HEADER_BYTES;
 
@@ -37,8 +38,7 @@ pub(crate) enum Stage {
 }
 
 /// See the module.
-#[derive(Debug)]
-pub(crate) struct Transaction {
+pub(crate) struct Transaction<S: LockService> {
     /// Its place in the batch, and its sequence number.
     pub(crate) index: u32,
     pub(crate) sequence: u64,
@@ -47,9 +47,9 @@ pub(crate) struct Transaction {
     pub(crate) accesses: Vec<Access>,
     /// The locks that it holds or is going to, those granted so far, and how many of them are in ascending order.
     locks: Vec<Wanted>,
-    guards: Vec<Guard>,
+    guards: Vec<S::Guard>,
     ascending: usize,
-    acquiring: Option<Acquiring>,
+    request: Option<S::Request>,
     pub(crate) locked: bool,
     pub(crate) stage: Stage,
     /// Answers of other workers that are still to come.
@@ -67,7 +67,7 @@ pub(crate) fn known_accesses(registered: &Registered, block: &[u8], out: &mut Ve
     out.iter().all(|access| access.operation != Operation::Scan)
 }
 
-impl Transaction {
+impl<S: LockService> Transaction<S> {
     /// A call with these arguments.
     pub(crate) fn new(index: u32, sequence: u64, registered: Arc<Registered>, arguments: &[u8]) -> Self {
         let mut transaction = Self {
@@ -79,7 +79,7 @@ impl Transaction {
             locks: Vec::new(),
             guards: Vec::new(),
             ascending: 0,
-            acquiring: None,
+            request: None,
             locked: false,
             stage: Stage::Fetch,
             outstanding: 0,
@@ -173,7 +173,7 @@ impl Transaction {
 
     /// Releases everything.
     pub(crate) fn unlock(&mut self) {
-        self.acquiring = None;
+        self.request = None;
         self.guards.clear();
         self.locked = false;
     }
@@ -182,18 +182,18 @@ impl Transaction {
     ///
     /// # Errors
     /// What the service says.
-    pub(crate) fn take_locks(&mut self, service: &Locks, waker: &Waker) -> Result<bool, LockError> {
+    pub(crate) fn take_locks(&mut self, service: &S, waker: &Waker) -> Result<bool, S::Error> {
         let mut context = Context::from_waker(waker);
         while let Some(&(lock, exclusive)) = self.locks.get(self.guards.len()) {
-            let acquiring = self.acquiring.get_or_insert_with(|| {
-                let request = if exclusive { service.exclusive(lock) } else { service.shared(lock) };
-                let ascends = self.guards.len() < self.ascending;
-                if ascends { request.acquire_async() } else { request.timeout(PATIENCE).acquire_async() }
+            let request = self.request.get_or_insert_with(|| {
+                let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+                let timeout = (self.guards.len() >= self.ascending).then_some(PATIENCE);
+                service.request(lock, mode, timeout)
             });
-            match Pin::new(acquiring).poll(&mut context) {
+            match Pin::new(request).poll(&mut context) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(granted) => {
-                    self.acquiring = None;
+                    self.request = None;
                     self.guards.push(granted?);
                 }
             }
@@ -203,6 +203,6 @@ impl Transaction {
 
     /// Whether a lock was lost: the process was stopped for longer than a lease, or the service not reached.
     pub(crate) fn has_lost(&self) -> bool {
-        self.guards.iter().any(Guard::is_lost)
+        self.guards.iter().any(S::is_lost)
     }
 }

@@ -17,7 +17,7 @@ use std::task::Waker;
 use lockwork_engine::Tally;
 use lockwork_engine::exclusive::{close, give_up};
 use lockwork_engine::registry::{Registered, Registry};
-use lockwork_locks::client::{LockError, Locks};
+use lockwork_locking::service::LockService;
 use lockwork_procedure::block::{Block, Status, abort};
 use lockwork_procedure::interpreter::Stop;
 use lockwork_procedure::key::Key;
@@ -73,7 +73,7 @@ pub(crate) struct Inherited {
     pub(crate) stamps: Stamps,
 }
 
-struct Worker {
+struct Worker<S: LockService> {
     coordinator: Stream,
     peers: Vec<Option<Stream>>,
     me: usize,
@@ -83,12 +83,12 @@ struct Worker {
     cuts: Vec<Vec<Key>>,
     service: String,
     max_retries: u32,
-    ready: Option<(Layout, Locks)>,
+    ready: Option<(Layout, S)>,
     bell: Arc<Bell>,
     wakers: Vec<Waker>,
     /// Transactions that something was told to in this round.
     woken: Vec<usize>,
-    slots: Vec<Option<Box<Transaction>>>,
+    slots: Vec<Option<Box<Transaction<S>>>>,
     free: Vec<usize>,
     queue: VecDeque<Call>,
     results: Vec<u8>,
@@ -96,10 +96,10 @@ struct Worker {
 }
 
 /// Serves until the coordinator ends; an error is why it had to end before that.
-pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
+pub(crate) fn serve<S: LockService>(inherited: Inherited) -> Result<(), String> {
     let Inherited { coordinator, peers, stamps } = inherited;
     let me = peers.iter().position(Option::is_none).ok_or("every other worker has a socket, and this one has not")?;
-    let mut worker = Worker {
+    let mut worker = Worker::<S> {
         coordinator,
         peers,
         me,
@@ -135,7 +135,7 @@ pub(crate) fn serve(inherited: Inherited) -> Result<(), String> {
     }
 }
 
-impl Worker {
+impl<S: LockService> Worker<S> {
     fn round(&mut self) -> Result<(), End> {
         self.wait()?;
         of_coordinator(self.coordinator.receive())?;
@@ -281,7 +281,7 @@ impl Worker {
     }
 
     /// Takes locks; `true`: all are held, or it has to begin again.
-    fn lock(&mut self, slot: usize, transaction: &mut Transaction) -> Result<bool, End> {
+    fn lock(&mut self, slot: usize, transaction: &mut Transaction<S>) -> Result<bool, End> {
         let (layout, service) = self.ready.as_ref().expect("it was begun");
         match transaction.take_locks(service, &self.wakers[slot]) {
             Ok(false) => Ok(false),
@@ -289,7 +289,7 @@ impl Worker {
                 transaction.stage = Stage::Fetch;
                 Ok(true)
             }
-            Err(LockError::Disconnected(_) | LockError::TimedOut(_)) => {
+            Err(error) if S::may_retry(&error) => {
                 transaction.conflicts += 1;
                 transaction.lock(layout);
                 Ok(true)
@@ -299,7 +299,7 @@ impl Worker {
     }
 
     /// Runs the procedure on what is here.
-    fn attempt(&mut self, slot: usize, transaction: &mut Transaction) -> Result<(), End> {
+    fn attempt(&mut self, slot: usize, transaction: &mut Transaction<S>) -> Result<(), End> {
         let (layout, _) = self.ready.as_ref().expect("it was begun");
         let registered = transaction.registered.clone();
         let block = transaction.block();
@@ -352,7 +352,7 @@ impl Worker {
     }
 
     /// Brings what a transaction wrote to the owners of the rows.
-    fn commit(&mut self, slot: usize, transaction: &mut Transaction) -> Result<(), End> {
+    fn commit(&mut self, slot: usize, transaction: &mut Transaction<S>) -> Result<(), End> {
         let (layout, _) = self.ready.as_ref().expect("it was begun");
         let mut wanted = vec![false; self.peers.len()];
         let schema = |table: u16| self.database.table(table).schema();
@@ -392,7 +392,7 @@ impl Worker {
         Ok(())
     }
 
-    fn give_up(&mut self, transaction: &mut Transaction, outcome: (Status, u16), stamp: u64) {
+    fn give_up(&mut self, transaction: &mut Transaction<S>, outcome: (Status, u16), stamp: u64) {
         let (registered, place) = (transaction.registered.clone(), (transaction.sequence, stamp));
         let block = transaction.block();
         // SAFETY: the block is the procedure's, and the window wide enough.
@@ -401,7 +401,7 @@ impl Worker {
     }
 
     /// Tells what became of a transaction; its locks go with it.
-    fn end(&mut self, slot: usize, transaction: &Transaction) {
+    fn end(&mut self, slot: usize, transaction: &Transaction<S>) {
         let block = Block::new(transaction.bytes());
         let (start, length) = transaction.registered.results;
         self.results.u32(transaction.index);

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, define, fill, prepared};
 use lockwork_engine::{Divided, Engine, EngineKind, Interrupt, Options, Place, create};
-use lockwork_netengine::divided::{DividedEngine, KEPT_BYTES};
+use lockwork_partitions::divided::{DividedEngine, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::request::RequestId;
 use parts::{Parts, listeners, offsets, part, some};

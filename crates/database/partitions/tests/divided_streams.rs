@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockwork_engine::conformance::Random;
-use lockwork_netengine::divided::KEPT_BYTES;
+use lockwork_partitions::divided::KEPT_BYTES;
 use lockwork_procedure::block::Status;
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;

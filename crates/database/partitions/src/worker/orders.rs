@@ -1,6 +1,6 @@
 //! What the coordinator tells a worker: tables, procedures, rows, calls, and to hand its rows back.
 
-use lockwork_locks::client::Locks;
+use lockwork_locking::service::LockService;
 use lockwork_memory::Pages;
 use lockwork_procedure::assembly::decode;
 use lockwork_procedure::block::HEADER_BYTES;
@@ -12,7 +12,7 @@ use crate::message::{CALLS, EXPORT, PROCEDURE, READY, ROWS, SETUP, START, TABLE}
 use crate::partition;
 use crate::wire::{Malformed, Put, Reader};
 
-impl Worker {
+impl<S: LockService> Worker<S> {
     /// Takes what the coordinator says.
     pub(super) fn ordered(&mut self, frame: &[u8]) -> Result<(), End> {
         let mut reader = Reader::new(frame);
@@ -42,7 +42,7 @@ impl Worker {
             }
             ROWS => partition::load(&self.database, &frame[1..])?,
             START => {
-                let service = Locks::connect(&self.service)?;
+                let service = S::connect(&self.service).map_err(End::Failed)?;
                 let cuts = std::mem::take(&mut self.cuts);
                 let layout = Layout::new(&self.database, &self.registry, cuts, self.peers.len(), service.count());
                 self.ready = Some((layout, service));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Calls, Completed, Divided, Engine, EngineError, Place, Refused, SerialOrder};
 use lockwork_memory::Pages;
-use lockwork_netengine::divided::{DividedEngine, DividedOptions, KEPT_BYTES};
+use lockwork_partitions::divided::{DividedEngine, DividedOptions, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_procedure::partitioning::Partitioning;
 use lockwork_procedure::program::Procedure;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockwork_engine::conformance::Random;
-use lockwork_netengine::divided::{KEPT_BYTES, Others};
+use lockwork_partitions::divided::{KEPT_BYTES, Others};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::journal::Journal;
