@@ -143,7 +143,7 @@ fn random_run(seed: u64, workers: usize, interleave: Interleave, behaviour: Beha
 
 #[test]
 fn random_procedures_write_the_same_registers_blocks_and_rows_in_serial_mode() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = seed();
     let mut sum = Seen::default();
     for round in 0..4 {
@@ -158,7 +158,7 @@ fn random_procedures_write_the_same_registers_blocks_and_rows_in_serial_mode() {
 
 #[test]
 fn random_procedures_follow_the_traced_order_in_the_interleaved_modes() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = seed();
     let mut sum = Seen::default();
     for round in 0..8 {
@@ -172,7 +172,7 @@ fn random_procedures_follow_the_traced_order_in_the_interleaved_modes() {
 
 #[test]
 fn mixes_follow_the_traced_order_in_every_mode() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = seed();
     let mut random = Random(seed);
     let mut sum = Seen::default();

@@ -74,7 +74,7 @@ fn run(
 
 #[test]
 fn every_mix_ends_as_it_would_one_after_the_other() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for (number, names, ordered) in mixes() {
         for (mode, interleave) in MODES.into_iter().enumerate() {
             let workers = [1, 2, 4][(number + mode) % 3];
@@ -93,7 +93,7 @@ fn every_mix_ends_as_it_would_one_after_the_other() {
 
 #[test]
 fn it_passes_what_every_engine_passes() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let (_, names, ordered) = mixes().pop().unwrap();
     let simulation = Simulation { assertions: false, ..simulation("small", 2, Behaviour::paper()) };
     check("fpga", &|| engine(&simulation, Interleave::Dynamic), names, ordered, 11);
@@ -101,7 +101,7 @@ fn it_passes_what_every_engine_passes() {
 
 #[test]
 fn one_batch_of_reads_and_writes() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let simulation = simulation("small", 1, Behaviour::paper());
     let make = || engine(&simulation, Interleave::None);
     let mut engine = prepared(&make, false);
@@ -123,7 +123,7 @@ fn one_batch_of_reads_and_writes() {
 
 #[test]
 fn results_do_not_depend_on_what_memory_does() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = numbers("LOCKWORK_SEED", &[1])[0];
     println!("LOCKWORK_SEED={seed}");
     for round in 0..6 {
@@ -147,7 +147,7 @@ fn results_do_not_depend_on_what_memory_does() {
 
 #[test]
 fn whatever_request_memory_refuses_every_block_ends_and_others_are_not_held_up() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = numbers("LOCKWORK_SEED", &[1])[0];
     println!("LOCKWORK_SEED={seed}");
     let (names, ordered) = MIXES[MIXES.len() - 1];
@@ -181,7 +181,7 @@ fn whatever_request_memory_refuses_every_block_ends_and_others_are_not_held_up()
 
 #[test]
 fn a_scan_and_those_who_write_its_rows_do_not_hinder_each_other_for_ever() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let simulation = Simulation { seed: 3, ..simulation("small", 1, Behaviour::paper()) };
     run("1 worker", &simulation, Interleave::Dynamic, MIXES[MIXES.len() - 1], 3, &[1, 3, 70, 250]);
 }
@@ -197,7 +197,7 @@ fn numbers(name: &str, otherwise: &[u64]) -> Vec<u64> {
 #[test]
 #[ignore = "as long as one likes"]
 fn every_mix_in_every_mode_with_many_seeds() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let all: Vec<u64> = (0..MIXES.len() as u64).collect();
     let (first, seeds) = (numbers("LOCKWORK_SEED", &[1])[0], numbers("SEEDS", &[1])[0]);
     let sizes: Vec<usize> = numbers("SIZES", &[1, 3, 70, 250]).into_iter().map(|size| size as usize).collect();

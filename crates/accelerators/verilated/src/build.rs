@@ -494,7 +494,7 @@ fn sweep(cache: &Path) {
 
 /// The folder that cargo builds into.
 fn target() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("it lies in crates of the workspace");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).expect("it lies in a wing of the workspace");
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 

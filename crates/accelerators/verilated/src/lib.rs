@@ -13,11 +13,9 @@
 mod build;
 mod model;
 mod port;
-mod skip;
 mod tool;
 
 pub use build::{Build, BuildError, tell_builds};
 pub use model::{Model, Note};
 pub use port::{Direction, Port, PortError};
-pub use skip::skipped;
 pub use tool::{Verilator, tools};

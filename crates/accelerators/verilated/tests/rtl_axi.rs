@@ -68,7 +68,7 @@ fn answer_of(request: &Request) -> (u64, bool) {
 
 #[test]
 fn units_share_a_memory_port_fairly_and_get_their_own_answers() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     const UNITS: u32 = 5;
     const INFLIGHT: usize = 12;
     let mut model = module("lw_mem_arbiter", &[("Units", UNITS.into()), ("Inflight", INFLIGHT as u64)]);
@@ -155,7 +155,7 @@ fn units_share_a_memory_port_fairly_and_get_their_own_answers() {
 
 #[test]
 fn a_lone_unit_gets_a_word_a_cycle() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut model = module("lw_mem_arbiter", &[("Units", 4), ("Inflight", 128)]);
     let [valid, ready, port_ready, port_valid] =
         ["valid_i", "ready_o", "port_ready_i", "port_valid_o"].map(|name| port(&model, name));
@@ -191,7 +191,7 @@ fn code(addr: u64) -> u64 {
 
 #[test]
 fn requests_become_axi_bursts_of_one_and_answers_find_back() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut model = module("lw_axi_master", &[]);
     let named = |name: &str| port(&model, name);
     let [valid_i, ready_o, req_i, rsp_valid, rsp] = ["valid_i", "ready_o", "req_i", "rsp_valid_o", "rsp_o"].map(named);

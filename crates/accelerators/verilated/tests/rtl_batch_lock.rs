@@ -237,7 +237,7 @@ fn check_isolation(sets: &[Vec<Access>], decisions: &[Decision]) {
 
 #[test]
 fn the_same_decisions_in_the_same_order_as_the_manager() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     // An epoch of 4 bits, so that it runs through many times.
     let built = build(RECORDS, 4, 4, SET_MAX);
     let (mut grants, mut chained, mut ends, mut refused) = (0, 0, 0, 0);
@@ -272,7 +272,7 @@ fn the_same_decisions_in_the_same_order_as_the_manager() {
 
 #[test]
 fn a_transaction_with_too_many_accesses_is_refused_by_name_and_the_rest_goes_on() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut unit = Unit::new(build(RECORDS, 4, 4, SET_MAX), 16, 16);
     let of = |record| Access { record, mode: LockMode::Exclusive };
     let sets = vec![vec![of(1)], (0..SET_MAX as u32 + 1).map(of).collect(), vec![of(1), of(2)]];
@@ -285,7 +285,7 @@ fn a_transaction_with_too_many_accesses_is_refused_by_name_and_the_rest_goes_on(
 /// Cycles are the same on every machine.
 #[test]
 fn a_transaction_takes_two_cycles_an_access_and_two() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for accesses in [1, 4, 16_u64] {
         let mut unit = Unit::new(build(1024, 10, 18, 16), 1024, 16);
         let mut random = Random(7);

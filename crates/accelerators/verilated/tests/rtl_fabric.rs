@@ -158,7 +158,7 @@ fn random(topology: u64, workers: u32, requests: bool) {
 
 #[test]
 fn a_crossbar_delivers_once_and_in_order() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     random(CROSSBAR, 2, true);
     random(CROSSBAR, 4, true);
     random(CROSSBAR, 4, false);
@@ -166,7 +166,7 @@ fn a_crossbar_delivers_once_and_in_order() {
 
 #[test]
 fn a_ring_delivers_once_and_in_order() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     random(RING, 2, true);
     random(RING, 4, true);
     random(RING, 4, false);
@@ -207,7 +207,7 @@ fn round_trip(topology: u64, workers: u32, from: u32, to: u32) -> u64 {
 
 #[test]
 fn a_request_to_a_neighbour_and_its_answer_take_four_cycles() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for (topology, workers) in [(CROSSBAR, 4), (RING, 4), (RING, 8)] {
         for from in 0..workers {
             for to in [(from + 1) % workers, (from + workers - 1) % workers] {
@@ -221,7 +221,7 @@ fn a_request_to_a_neighbour_and_its_answer_take_four_cycles() {
 
 #[test]
 fn neighbours_exchange_a_message_a_cycle() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for topology in [CROSSBAR, RING] {
         let mut model = module("lw_fabric", &[("Topology", topology), ("Workers", 4)]);
         let channel = Channel::requests(&model);
@@ -275,7 +275,7 @@ fn saturated(topology: u64, closed: u64) -> f64 {
 /// they are sent: of spells of which one in four is open, most of the possible 25 messages come.
 #[test]
 fn random_receivers_get_most_of_what_they_can_take() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for (topology, open, one_in_four) in [(CROSSBAR, 66.0, 20.5), (RING, 85.0, 22.0)] {
         let (all, some) = (saturated(topology, 0), saturated(topology, 3));
         println!("topology {topology}: {all:.1} and {some:.1} messages in 100 cycles");

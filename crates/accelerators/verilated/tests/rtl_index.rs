@@ -71,7 +71,7 @@ fn run(model: Model, workers: usize, behaviour: Behaviour, tables: Vec<Table>, e
 
 #[test]
 fn transactions_on_four_workers_are_serial_in_the_order_of_their_times() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for seed in 1..=4 {
         println!("seed {seed}");
         let eager = if seed % 2 == 0 { 100 } else { 60 };
@@ -82,7 +82,7 @@ fn transactions_on_four_workers_are_serial_in_the_order_of_their_times() {
 
 #[test]
 fn transactions_on_a_large_worker_are_serial_in_the_order_of_their_times() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for seed in 11..=13 {
         println!("seed {seed}");
         let mut tables = tables(150);
@@ -95,7 +95,7 @@ fn transactions_on_a_large_worker_are_serial_in_the_order_of_their_times() {
 
 #[test]
 fn full_tables_and_memory_that_refuses_leave_a_working_machine() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for seed in 21..=22 {
         println!("seed {seed}");
         let mut tables = tables(60);
@@ -108,7 +108,7 @@ fn full_tables_and_memory_that_refuses_leave_a_working_machine() {
 
 #[test]
 fn a_worker_is_as_fast_as_promised() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = large(false);
     let measured = [(SEARCH, 32), (SEARCH, 48), (INSERT, 48)].map(|(op, contexts)| cycles(&model, op, contexts, 4_000));
     println!("search with 32 and 48 in flight, insert with 48: {measured:.2?} cycles");
@@ -118,7 +118,7 @@ fn a_worker_is_as_fast_as_promised() {
 #[test]
 #[ignore = "prints a curve"]
 fn curve_over_instructions_in_flight() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = large(true);
     println!("in flight  search  insert  (cycles an operation, 80 cycles of memory latency)");
     for contexts in [1, 2, 4, 8, 12, 16, 24, 32, 40, 48] {

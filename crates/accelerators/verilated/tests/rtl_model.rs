@@ -11,7 +11,7 @@ fn counter(width: u32, trace: bool) -> Model {
 
 #[test]
 fn ports_of_every_width_are_reached_and_the_clock_counts() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for width in [3, 8, 13, 31, 32, 40, 64] {
         let mut model = counter(width, false);
         let [reset, step, count] = ["rst_ni", "step_i", "count_o"].map(|name| model.port(name).unwrap());
@@ -29,7 +29,7 @@ fn ports_of_every_width_are_reached_and_the_clock_counts() {
 
 #[test]
 fn parts_of_wide_ports_are_written_alone() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut model = counter(8, false);
     let [input, output] = ["wide_i", "wide_o"].map(|name| model.port(name).unwrap());
     model.set_bits(input, 0, 64, 0);
@@ -43,7 +43,7 @@ fn parts_of_wide_ports_are_written_alone() {
 
 #[test]
 fn a_failed_assertion_is_a_panic_that_says_where() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut model = counter(8, false);
     let [reset, step] = ["rst_ni", "step_i"].map(|name| model.port(name).unwrap());
     model.set(reset, 1);
@@ -55,7 +55,7 @@ fn a_failed_assertion_is_a_panic_that_says_where() {
 
 #[test]
 fn a_waveform_has_the_signals() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let file = std::env::temp_dir().join(format!("lockwork-waveform-{}.vcd", std::process::id()));
     let mut model = counter(8, true);
     model.trace(&file).unwrap();
@@ -70,7 +70,7 @@ fn a_waveform_has_the_signals() {
 
 #[test]
 fn a_waveform_that_is_not_taken_is_an_error() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut model = counter(8, true);
     let absent = model.trace(Path::new("/dev/null/absent.vcd")).unwrap_err();
     assert_eq!(absent.kind(), std::io::ErrorKind::NotADirectory, "{absent}");
@@ -87,7 +87,7 @@ fn a_waveform_that_is_not_taken_is_an_error() {
 
 #[test]
 fn what_is_not_there_is_named() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let error = counter(8, false).port("cuont_o").unwrap_err().to_string();
     assert!(error.contains("'cuont_o'") && error.contains("count_o"), "{error}");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rtl");

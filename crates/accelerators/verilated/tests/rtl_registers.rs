@@ -191,7 +191,7 @@ fn set_status(host: &mut Host, status: Port, worker: u32, tail: u64, head: u64, 
 
 #[test]
 fn registers_read_as_the_map_says() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let (mut host, _) = registers();
     for (addr, value) in [(0, 0x4C57_5450), (4, 0x1_0000), (8, 2), (0xC, 8), (0x10, 1024), (0x30, 0), (0x38, 128)] {
         assert_eq!(host.read(addr), Some(value), "{addr:#x}");
@@ -225,7 +225,7 @@ fn registers_read_as_the_map_says() {
 
 #[test]
 fn what_means_nothing_is_refused_and_changes_nothing() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let (mut host, _) = registers();
     // Address, value, error bit.
     let bad = [
@@ -271,7 +271,7 @@ fn what_means_nothing_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_running_machine_is_not_set_up_and_stops_when_all_is_done() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let (mut host, status) = registers();
     assert!(host.write(WORKER + 8, 3) && host.write(WORKER + 0x0C, 8), "a full ring of eight");
     assert!(!host.write(WORKER + 0x0C, 9), "nine in a ring of eight");
@@ -306,7 +306,7 @@ fn a_running_machine_is_not_set_up_and_stops_when_all_is_done() {
 
 #[test]
 fn a_worker_without_progress_is_stuck_and_keeps_its_state() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let (mut host, status) = registers();
     assert!(host.write(0xAC, 4) && host.write(0xB4, 2) && host.write(CONTROL, 1));
     set_status(&mut host, status, 1, 0, 0, 0b10);
@@ -330,7 +330,7 @@ fn a_worker_without_progress_is_stuck_and_keeps_its_state() {
 
 #[test]
 fn the_machine_takes_blocks_from_its_rings_and_reports_them() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     const ENTRIES: u64 = 4;
     let seed = seed(17);
     let parameters = [("Workers", 2), ("Contexts", 4), ("Entries", 64), ("KeyWords", 1), ("HashSlots", 48)];

@@ -51,21 +51,21 @@ fn play(shape: Shape, tables: &[Table], mix: Mix, rounds: u64) {
 
 #[test]
 fn transactions_with_one_word_keys_see_what_is_serial() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mix = Mix { contexts: 24, keys: 60, scans: 15, inserts: 45, removes: 15 };
     play(SMALL, &[Table::single(3, 6), Table::single(9, 20)], mix, 12);
 }
 
 #[test]
 fn transactions_with_long_keys_see_what_is_serial() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mix = Mix { contexts: 20, keys: 40, scans: 20, inserts: 45, removes: 15 };
     play(WIDE, &[Table::long(2, 3, 8), Table::long(5, 2, 20), Table::single(7, 4)], mix, 12);
 }
 
 #[test]
 fn many_scanners_share_many_scans() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mix = Mix { contexts: 40, keys: 100, scans: 60, inserts: 30, removes: 5 };
     play(Shape { slots: 48, key_words: 1, scanners: 8 }, &[Table::single(1, 8)], mix, 8);
 }
@@ -119,7 +119,7 @@ fn checked_load(bench: &mut Bench, keys: impl Iterator<Item = u64>, in_flight: u
 
 #[test]
 fn ascending_keys_load_faster_with_more_in_flight() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = Bench::build(Shape { slots: 48, key_words: 1, scanners: 1 });
     let mut last = f64::MAX;
     for in_flight in [1, 8] {
@@ -136,7 +136,7 @@ fn ascending_keys_load_faster_with_more_in_flight() {
 /// again while others change them.
 #[test]
 fn almost_ascending_keys_find_their_places_on_every_level() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let first = seed();
     let model = Bench::build(SMALL);
     for round in 0..24 {
@@ -157,7 +157,7 @@ fn almost_ascending_keys_find_their_places_on_every_level() {
 
 #[test]
 fn a_full_table_and_a_refusing_memory_fail_and_leave_a_working_unit() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = seed();
     let model = Bench::build(SMALL);
     let mut bench = Bench::new(&model, seed, Timing::random(seed), &[Table::single(3, 5)]);
@@ -192,7 +192,7 @@ fn a_full_table_and_a_refusing_memory_fail_and_leave_a_working_unit() {
 #[test]
 #[ignore = "prints curves; takes a minute"]
 fn curves() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     const ROWS: u64 = 10_000;
     let one = Bench::build(Shape { slots: 48, key_words: 1, scanners: 1 });
     let eight = Bench::build(Shape { slots: 48, key_words: 1, scanners: 8 });

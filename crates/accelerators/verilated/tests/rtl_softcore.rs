@@ -127,7 +127,7 @@ fn sum(seen: impl Iterator<Item = Seen>) -> Seen {
 
 #[test]
 fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     let seen = sum((1..=12).map(|seed| compare(&model, Options::new(seed, SERIAL), 60)));
     println!("{seen:?}");
@@ -136,7 +136,7 @@ fn random_procedures_in_serial_mode_write_the_same_registers_blocks_and_rows() {
 
 #[test]
 fn random_procedures_in_dynamic_mode_are_serial_in_order_of_time() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     let seen = sum((101..=125).map(|seed| compare(&model, Options::new(seed, DYNAMIC), 80)));
     println!("{seen:?}");
@@ -145,7 +145,7 @@ fn random_procedures_in_dynamic_mode_are_serial_in_order_of_time() {
 
 #[test]
 fn random_procedures_in_batch_mode_are_serial_in_order_of_time() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     let seen = sum((201..=215).map(|seed| compare(&model, Options::new(seed, BATCH), 80)));
     println!("{seen:?}");
@@ -154,7 +154,7 @@ fn random_procedures_in_batch_mode_are_serial_in_order_of_time() {
 
 #[test]
 fn injected_conflicts_and_failures_leave_nothing_behind() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     let seen = sum((301..=315)
         .flat_map(|seed| [(seed, SERIAL), (seed + 100, BATCH), (seed + 200, DYNAMIC)])
@@ -165,7 +165,7 @@ fn injected_conflicts_and_failures_leave_nothing_behind() {
 
 #[test]
 fn few_contexts_small_logs_and_few_retries_end_with_their_codes() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(2, 2);
     let options = |seed, mode| Options { conflict: 5, undo_bytes: 32, retries: 1, ..Options::new(seed, mode) };
     let seen = sum((601..=612).map(|seed| compare(&model, options(seed, seed % 3), 40)));
@@ -189,7 +189,7 @@ fn assembled(source: &str, world: &World) -> Verified {
 
 #[test]
 fn sixteen_searches_take_at_most_a_hundred_cycles_a_transaction() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     let world = World::new();
     let numbers = || 0..16;
@@ -220,7 +220,7 @@ fn sixteen_searches_take_at_most_a_hundred_cycles_a_transaction() {
 
 #[test]
 fn memory_errors_fail_their_transactions_and_the_machine_goes_on() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(16, 64);
     for seed in 701..=706 {
         let world = World::new();
@@ -248,7 +248,7 @@ fn memory_errors_fail_their_transactions_and_the_machine_goes_on() {
 
 #[test]
 fn unknown_procedures_are_refused_among_others() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build(4, 4);
     let world = World::new();
     let verified =
@@ -355,7 +355,7 @@ fn extreme(random: &mut Random) -> i64 {
 
 #[test]
 fn arithmetic_at_its_limits_is_the_interpreters() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     for (seed, op) in (1..).zip(["add", "sub", "mul", "div"]) {
         let source = format!(
             "procedure p\nparam a: i64\nparam b: i64\nresult r: i64\nresult s: i64\nload r1, [a]\nload r2, [b]\n\
@@ -374,7 +374,7 @@ fn arithmetic_at_its_limits_is_the_interpreters() {
 
 #[test]
 fn copies_of_any_alignment_and_overlap_are_moves() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode as O};
     let world = World::new();
     let model = build(16, 64);
@@ -490,7 +490,7 @@ fn overlapping(world: &World, seed: u64) -> Verified {
 
 #[test]
 fn accesses_under_way_at_the_same_time_happen_in_order() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let world = World::new();
     let model = build(16, 64);
     let mut counts = [0; 3];
@@ -514,7 +514,7 @@ fn accesses_under_way_at_the_same_time_happen_in_order() {
 
 #[test]
 fn a_procedure_with_all_registers_runs_among_others() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut source = "procedure p\nparam a: i64\nresult r: i64[255]\nload r1, [a]\n".to_string();
     for n in 2..256 {
         source += &format!("add r{n}, r{}, {n}\n", n - 1);

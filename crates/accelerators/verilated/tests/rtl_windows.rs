@@ -22,7 +22,7 @@ fn longest(taken: &[bool]) -> u64 {
 
 #[test]
 fn windows_do_not_overlap_and_what_fits_is_found() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let mut chance = Chance(seed(1));
     let mut model = module("lw_windows", &[]);
     let [init, init_at, want, take, take_count, give, give_base, give_count] =

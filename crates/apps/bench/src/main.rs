@@ -117,7 +117,7 @@ enum Paper {
 
 fn main() -> ExitCode {
     // Engines of several processes start this program once more.
-    lockwork_netengine::worker_if_asked().unwrap_or_else(command)
+    lockwork_partitions::worker_if_asked::<lockwork_locks::client::Locks>().unwrap_or_else(command)
 }
 
 fn command() -> ExitCode {

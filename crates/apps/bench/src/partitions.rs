@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use lockwork_engine::{Completed, Engine, Options};
-use lockwork_netengine::NetworkEngine;
+use lockwork_partitions::NetworkEngine;
 use lockwork_procedure::block::Batch;
 use lockwork_workload::Workload;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
@@ -102,7 +102,7 @@ fn measure(plan: &Plan, (nodes, remote): (u64, f64)) -> Result<Case, Failure> {
     };
     let mut workload = Transfer::new(config).map_err(Failure::usage)?;
     let options = Options { threads: nodes as usize, ..Options::default() };
-    let engine = Box::new(NetworkEngine::deterministic(options, lockwork_netengine::find()?)?);
+    let engine = Box::new(NetworkEngine::deterministic(options, lockwork_partitions::find()?)?);
     let mut engine = load(engine, &mut workload, plan.transactions, &mut |_| ())?;
     engine.start()?;
     let workers: Vec<String> = engine.processes().iter().map(u32::to_string).collect();

@@ -8,12 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use command::run;
-use lockwork_locks::privileged;
+use lockwork_locks::namespace::{Network, NetworkError};
+use lockwork_testkit::or_skip;
 use serde_json::Value;
 
 #[test]
 fn privileged_every_system_has_its_figures() {
-    if privileged::network(1).is_none() {
+    if or_skip(Network::new(1), NetworkError::is_unavailable).is_none() {
         return;
     }
     let small = "--locks 1000 --clients 8 --machines 2 --seconds 0.1 --passes 1 --workload uh";
@@ -43,7 +44,7 @@ fn privileged_every_system_has_its_figures() {
 
 #[test]
 fn privileged_transactions_have_their_figures_by_lock_manager_and_by_type() {
-    if privileged::network(1).is_none() {
+    if or_skip(Network::new(1), NetworkError::is_unavailable).is_none() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -96,7 +97,7 @@ fn privileged_transactions_have_their_figures_by_lock_manager_and_by_type() {
 
 #[test]
 fn privileged_every_figure_of_grants_has_its_table_its_lines_and_its_charts() {
-    if privileged::network(1).is_none() {
+    if or_skip(Network::new(1), NetworkError::is_unavailable).is_none() {
         return;
     }
     let all = ["lockwork-xdp", "lockwork-tc", "lockwork-udp", "netlock", "parlock", "srvlock"];
@@ -157,7 +158,7 @@ fn namespaces_of(process: u32) -> usize {
 
 #[test]
 fn privileged_an_interrupt_removes_the_namespaces() {
-    if privileged::network(1).is_none() {
+    if or_skip(Network::new(1), NetworkError::is_unavailable).is_none() {
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockwork-bench"));

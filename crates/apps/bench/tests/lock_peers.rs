@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use command::{bench, run};
-use lockwork_skip::skip;
+use lockwork_testkit::skip;
 use serde_json::Value;
 
 /// Whether a program is there; if not, the calling test is skipped, and says so.

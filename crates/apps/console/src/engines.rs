@@ -2,14 +2,15 @@
 
 use clap::Args;
 use lockwork_engine::{Engine, EngineError, EngineKind, Options, Settings};
+use lockwork_locks::client::Locks;
 
 use crate::Failure;
 
 /// All engines: those of the CPU, then those that copy tables elsewhere.
 #[must_use]
 pub fn all() -> Vec<EngineKind> {
-    let others = [lockwork_opencl::ENGINES, &[lockwork_fpga::FPGA], lockwork_netengine::ENGINES];
-    [EngineKind::CPU, &others.concat()].concat()
+    let network = [lockwork_partitions::network_two_phase::<Locks>(), lockwork_partitions::NETWORK_DETERMINISTIC];
+    [EngineKind::CPU, lockwork_opencl::ENGINES, &[lockwork_fpga::FPGA], &network].concat()
 }
 
 /// The engine of this name.

@@ -8,5 +8,5 @@ mod cli;
 
 fn main() -> std::process::ExitCode {
     // Engines of several processes start this program once more.
-    lockwork_netengine::worker_if_asked().unwrap_or_else(cli::main)
+    lockwork_partitions::worker_if_asked::<lockwork_locks::client::Locks>().unwrap_or_else(cli::main)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lockwork::sequencer::{NodeOptions, Role};
 use lockwork::{Node, OpenOptions};
 use lockwork_nats::NatsJournal;
-use lockwork_nats::testing::TestServers;
+use lockwork_testkit::nats::TestServers;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// For how long something is waited for that comes at once on a machine that does nothing else.
@@ -52,7 +52,7 @@ impl Cluster {
     /// Nothing, and the test is said to be skipped, if NATS is not installed.
     fn start() -> Option<Self> {
         if Command::new(lockwork_nats::local::program()).arg("--version").output().is_err() {
-            lockwork_skip::skip("nats-server is not installed (scripts/nats)");
+            lockwork_testkit::skip("nats-server is not installed (scripts/nats)");
             return None;
         }
         let port = free_ports();
@@ -328,7 +328,7 @@ fn psql(cluster: &Cluster, more: &str, options: &str, text: &str) -> (bool, Stri
 /// With a list of hosts, as people have it.
 fn psql_finds_its_way(cluster: &Cluster, leader: u16) {
     if Command::new("psql").arg("--version").output().is_err() {
-        lockwork_skip::skip("psql is not installed");
+        lockwork_testkit::skip("psql is not installed");
         return;
     }
     for (more, options, standby) in [

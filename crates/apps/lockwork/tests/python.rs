@@ -21,7 +21,7 @@ fn the_python_package_installs_and_passes_its_tests() {
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     match output.status.code() {
         Some(0) => assert!(said.contains(" passed") && !said.contains("skipped"), "{said}"),
-        Some(ABSENT) => lockwork_skip::skip(said.lines().last().unwrap_or("scripts/python-tests says why")),
+        Some(ABSENT) => lockwork_testkit::skip(said.lines().last().unwrap_or("scripts/python-tests says why")),
         _ => panic!("{said}"),
     }
 }

@@ -64,7 +64,7 @@ pub use lockwork_engine::EngineError;
 use lockwork_engine::create;
 pub use lockwork_engine::{ConflictPlan, EngineKind, Interleave, LockPolicy, Options, Settings, Tally};
 /// Engines that have a part of every table ([`Node::join_divided`]).
-pub use lockwork_netengine::divided;
+pub use lockwork_partitions::divided;
 use lockwork_procedure::assembly::{AssemblyError, assemble};
 pub use lockwork_procedure::block::{Batch, Block, Status, abort};
 use lockwork_procedure::program::STATEMENT;

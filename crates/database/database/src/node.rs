@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{Engine, EngineError, create};
-use lockwork_netengine::divided::{DividedEngine, DividedOptions, Others};
+use lockwork_partitions::divided::{DividedEngine, DividedOptions, Others};
 use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::journal::Journal;

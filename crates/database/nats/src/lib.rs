@@ -31,8 +31,6 @@ pub mod mend;
 mod objects;
 mod read;
 pub mod survey;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -7,9 +7,10 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::stream::Stream;
 use futures::TryStreamExt;
+use lockwork_sequencer::journal::{Run, Unreachable};
 
-use crate::copies::{Copy, Wanted, most, read_at};
-use crate::{Error, Options, REQUEST, connect};
+use crate::copies::{self, Copy, LONGEST as LONGEST_READ, Wanted, most, read_at};
+use crate::{Error, NatsJournal, Options, REQUEST, connect};
 
 /// For how long servers are asked for what they have of a stream, most of them and the others.
 const LONGEST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(5));
@@ -213,6 +214,16 @@ pub fn survey(options: &Options) -> Result<Survey, Error> {
     lacking.retain(|server, _| before.contains_key(server));
     let (is_whole, is_whole_but_one) = (have_all(&second, &first, 0), have_all(&second, &first, 1));
     Ok(Survey { holdings: second, lacking, is_whole, is_whole_but_one })
+}
+
+/// Returns the messages of a journal from `first` on, before `until`, as the first server that answers with message
+/// `first` has them.
+///
+/// # Errors
+/// [`Unreachable`] if no server that answers has it, and one that does not answer may have it.
+pub fn messages(journal: &NatsJournal, first: u64, until: u64) -> Result<Run, Unreachable> {
+    let wanted = Wanted { first, until, most_bytes: usize::MAX, longest: LONGEST_READ };
+    journal.runtime.block_on(copies::found(journal, wanted))
 }
 
 /// Whether all servers but one, which does not answer, have every record that is there now, of the streams that are in

@@ -4,11 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use lockwork_nats::testing::{TestServers, change_other, change_stream, damage, found, prefer_leader, stream_leader};
-use lockwork_nats::{Error, NatsJournal, Options};
+use lockwork_nats::{Error, NatsJournal, Options, survey};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
 use lockwork_sequencer::journal::{Extent, Journal, Key, Run, Unappended};
+use lockwork_testkit::nats::{TestServers, change_other, change_stream, damage, prefer_leader, stream_leader};
 
 fn open(servers: &TestServers, name: &str) -> NatsJournal {
     NatsJournal::open(&servers.options(name)).unwrap()
@@ -251,7 +251,7 @@ fn what_one_server_has_lost_is_had_from_another() {
     let Some(mut servers) = TestServers::start(3) else { return };
     let journal = open(&servers, "a");
     let (mut next, mut altered) = (1, 0);
-    let all = |journal: &NatsJournal, next| match found(journal, 1, next) {
+    let all = |journal: &NatsJournal, next| match survey::messages(journal, 1, next) {
         Ok(all) if all == messages(1..next) => Ok(()),
         other => Err(format!("{} messages of {}", other.map_or(0, |some| some.len()), next - 1)),
     };

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use lockwork_nats::local::Servers;
 use lockwork_nats::mend::{Mended, mend};
 use lockwork_nats::survey::{Holding, have_all, holdings, lacking};
-use lockwork_nats::testing::{TestServers, damage};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::journal::Journal;
+use lockwork_testkit::nats::{TestServers, damage};
 use tempfile::TempDir;
 
 /// Enough of these are several files of a server's, which begins another one after 8 MB.

@@ -400,7 +400,7 @@ mod tests {
         for client in [Client::Udp, Client::AfXdp] {
             let bench = match Bench::new(settings(client)) {
                 Err(BenchError::Network(error @ (NetworkError::NotPermitted | NetworkError::NoIp))) => {
-                    return lockwork_skip::skip(&error.to_string());
+                    return lockwork_testkit::skip(&error.to_string());
                 }
                 bench => bench.expect("as root"),
             };

@@ -191,7 +191,8 @@ mod tests {
     use lockwork_workload::tpcc::TpccConfig;
 
     use super::*;
-    use lockwork_locks::privileged;
+    use lockwork_locks::namespace::NetworkError;
+    use lockwork_testkit::or_skip;
 
     fn tatp() -> LockTrace {
         LockTrace::tatp(TatpConfig { subscribers: 100, ..TatpConfig::default() }, 500).expect("it is possible")
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn privileged_agents_that_stay_grant_without_packets() {
-        if privileged::network(2).is_none() {
+        if or_skip(Network::new(2), NetworkError::is_unavailable).is_none() {
             return;
         }
         let clients = Clients {
@@ -268,7 +269,7 @@ mod tests {
             inside: Duration::from_micros(10),
             measured: Duration::from_millis(200),
         };
-        if privileged::network(2).is_none() {
+        if or_skip(Network::new(2), NetworkError::is_unavailable).is_none() {
             return;
         }
         for trace in [tatp(), tpcc()] {

@@ -13,8 +13,6 @@
 mod ask;
 mod health;
 mod lease;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod writer;
 
 pub use health::Health;

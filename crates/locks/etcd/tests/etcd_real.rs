@@ -1,7 +1,7 @@
 //! A real etcd, that is killed while it is used.
 
-use lockwork_etcd::testing::Server;
 use lockwork_etcd::{Entry, Etcd};
+use lockwork_testkit::etcd::Server;
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -10,6 +10,7 @@
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
 //! | [`client`] | the client library |
+//! | `engine` | the service as engines use it that take their locks from one |
 //! | [`query`] | questions about locks, without a session |
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |
@@ -18,12 +19,12 @@
 
 pub mod client;
 mod clock;
+mod engine;
 pub mod kernel;
 pub mod key;
 pub mod lockd;
 pub mod namespace;
 pub mod plane;
-pub mod privileged;
 pub mod query;
 mod socket;
 mod spinner;

@@ -320,8 +320,8 @@ fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::Network;
-    use crate::privileged;
+    use crate::namespace::{Network, NetworkError};
+    use lockwork_testkit::or_skip;
     use std::net::UdpSocket;
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn privileged_datagrams_go_to_a_socket_of_the_system_and_come_back() {
-        let Some(network) = privileged::network(1) else { return };
+        let Some(network) = or_skip(Network::new(1), NetworkError::is_unavailable) else { return };
         let machine = &network.machines[0];
         let peer = SocketAddrV4::new(Network::DECIDER, 7600);
         let address = SocketAddrV4::new(machine.near.address, 7601);

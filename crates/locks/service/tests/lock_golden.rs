@@ -13,9 +13,9 @@ use lockwork_locks::client::{Acquiring, Guard, LockError, Locks, Options};
 use lockwork_locks::kernel::error::KernelError;
 use lockwork_locks::kernel::{self, Hook, KernelDecider};
 use lockwork_locks::lockd::{self, Lockd};
-use lockwork_locks::namespace::Network;
+use lockwork_locks::namespace::{Network, NetworkError};
 use lockwork_locks::plane::{DataPlane, InKernel, InProcess};
-use lockwork_locks::privileged;
+use lockwork_testkit::or_skip;
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ impl Daemon {
 
     /// With the decider in the kernel, and namespaces for the machines; `None` where nobody may have that.
     fn in_kernel(hook: Hook, pace: u32) -> Option<Self> {
-        let network = privileged::network(SESSIONS)?;
+        let network = or_skip(Network::new(SESSIONS), NetworkError::is_unavailable)?;
         let start = || {
             let settings = Settings { writers_first: true };
             let options =
@@ -73,7 +73,7 @@ impl Daemon {
         let plane: Result<InKernel, KernelError> = network.switch.within(start).expect("it is there");
         let plane = match plane {
             Err(error @ KernelError::NoPermission { .. }) => {
-                lockwork_skip::skip(&error.to_string());
+                lockwork_testkit::skip(&error.to_string());
                 return None;
             }
             plane => plane.expect("the programs are attached"),

@@ -74,7 +74,7 @@ fn files_are_read_through_io_uring() {
     if !kernel_grants_io_uring() {
         let why = "the kernel grants this process no io_uring";
         // What a container's system call filter denies root cannot have; what kernel.io_uring_disabled denies it can.
-        return if is_filtered() { lockwork_skip::skip_optional(why) } else { lockwork_skip::skip(why) };
+        return if is_filtered() { lockwork_testkit::skip_optional(why) } else { lockwork_testkit::skip(why) };
     }
     let scratch = Scratch::new(&std::env::temp_dir(), "direct");
     fill_update_and_reopen(&|| {

@@ -98,7 +98,7 @@ fn release(word: &mut Word, time: u64) -> bool {
 
 #[test]
 fn verdicts_and_words_follow_the_rules() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = 5;
     println!("seed {seed}");
     let mut random = Random::new(seed);

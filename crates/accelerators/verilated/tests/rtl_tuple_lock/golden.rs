@@ -238,7 +238,7 @@ impl Manager for Scripted {
 
 #[test]
 fn the_module_conforms_under_every_patience_alone_and_beside_software() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build();
     let late = Pace { latency: (1, 30), ready: 70, errors: false };
     // As many scripts as the table itself runs under that patience.

@@ -322,7 +322,7 @@ fn layout(lines: u32) -> Layout {
 
 #[test]
 fn whatever_the_module_does_the_locking_crate_would_have_done_and_nothing_is_lost() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build();
     let mut all = Tally::default();
     for seed in 0..60 {
@@ -360,7 +360,7 @@ fn whatever_the_module_does_the_locking_crate_would_have_done_and_nothing_is_los
 
 #[test]
 fn after_a_death_of_the_module_its_sessions_are_cleaned_up_by_their_lists() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build();
     let mut held = 0;
     for seed in 1000..1080 {
@@ -393,7 +393,7 @@ fn after_a_death_of_the_module_its_sessions_are_cleaned_up_by_their_lists() {
 
 #[test]
 fn when_memory_refuses_the_session_is_closed_and_everybody_else_goes_on() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build();
     let mut refused = 0;
     for seed in 2000..2020 {

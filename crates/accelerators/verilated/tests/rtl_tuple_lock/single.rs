@@ -42,7 +42,7 @@ fn direct(lines: u32) -> Layout {
 
 #[test]
 fn keys_are_placed_as_software_places_them() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let model = build();
     for bits in [2, 6, 7, 9, 13] {
         let layout = Layout { held: 4, ..Layout::new(1 << bits, 8) };
@@ -59,7 +59,7 @@ fn keys_are_placed_as_software_places_them() {
 
 #[test]
 fn a_full_list_and_an_age_in_use_are_refused_and_all_is_given_back_at_once() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let table = two(&build(), direct(16), Pace::QUICK);
     for key in 0..4 {
         assert_eq!(ask(&table, 0, Op::Acquire(Shared, QUEUE), key).0, Answer::Granted);
@@ -76,7 +76,7 @@ fn a_full_list_and_an_age_in_use_are_refused_and_all_is_given_back_at_once() {
 
 #[test]
 fn a_damaged_line_is_told_of_and_the_others_go_on() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let table = two(&build(), direct(16), Pace::QUICK);
     let words = &table.memory().words;
     // An owner that there is not; a tail that is no ticket; an entry with the wrong ticket; a mode without owner.
@@ -97,7 +97,7 @@ fn a_damaged_line_is_told_of_and_the_others_go_on() {
 
 #[test]
 fn a_session_whose_epoch_has_ended_touches_nothing_any_more() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let table = two(&build(), direct(16), Pace::QUICK);
     assert_eq!(ask(&table, 0, Op::Acquire(Exclusive, QUEUE), 3).0, Answer::Granted);
     table.clean_up(SessionNumber::new(1).unwrap(), &mut |_| ()).unwrap();
@@ -114,7 +114,7 @@ fn a_session_whose_epoch_has_ended_touches_nothing_any_more() {
 /// Cycles are the same on every machine. Memory takes 80 to answer.
 #[test]
 fn a_lock_takes_three_accesses_in_turn_and_elements_overlap() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let port = Pace { latency: (80, 80), ready: 100, errors: false };
     let table = two(&build(), direct(64), port);
     let (answer, _, lock) = ask(&table, 0, Op::Acquire(Exclusive, QUEUE), 9);

@@ -14,7 +14,7 @@ fn with_registers(world: &World, gps: usize, cps: usize) -> Verified {
 
 #[test]
 fn windows_of_all_sizes_lie_beside_each_other() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let world = World::new();
     let sizes = [(3, 2), (28, 120), (40, 3), (150, 2), (160, 50), (255, 256)];
     let verified = sizes.map(|(gps, cps)| with_registers(&world, gps, cps));
@@ -33,7 +33,7 @@ fn windows_of_all_sizes_lie_beside_each_other() {
 
 #[test]
 fn whenever_a_block_comes_it_gets_its_windows() {
-    lockwork_verilated::needs_verilator!();
+    lockwork_testkit::needs!(lockwork_verilated::tools());
     let world = World::new();
     let sized = |gps: usize| {
         let source = "procedure p\ntable plain\nparam k: i64\nparam a: i64\nload r1, [a]\nsearch c0, plain, [k]\n"

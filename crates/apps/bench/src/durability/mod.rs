@@ -451,7 +451,7 @@ mod tests {
         let folder = Folder(std::env::temp_dir().join(format!("lockwork-sqlite-{}", std::process::id())));
         std::fs::create_dir_all(&folder.0).unwrap();
         let sqlite = match Sqlite::new(&folder.0, 10, 5) {
-            Err(why) if why.starts_with("no SQLite here") => return lockwork_skip::skip(&why),
+            Err(why) if why.starts_with("no SQLite here") => return lockwork_testkit::skip(&why),
             sqlite => sqlite.unwrap(),
         };
         let mut looks = 0;

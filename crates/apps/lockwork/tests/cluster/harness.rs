@@ -39,7 +39,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) fn nats_is_here() -> bool {
     let here = Command::new(lockwork_nats::local::program()).arg("--version").output().is_ok();
     if !here {
-        lockwork_skip::skip("nats-server is not installed (scripts/nats)");
+        lockwork_testkit::skip("nats-server is not installed (scripts/nats)");
     }
     here
 }

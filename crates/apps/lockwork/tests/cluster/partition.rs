@@ -84,13 +84,7 @@ fn a_machine_that_is_cut_off_neither_answers_nor_loses_anything() {
         return;
     }
     let made = Network::new(MACHINES as u16 + 1).and_then(|network| network.forward().map(|()| network));
-    let network = match made {
-        Ok(network) => network,
-        Err(error @ (NetworkError::NotPermitted | NetworkError::NoIp)) => {
-            return lockwork_skip::skip(&error.to_string());
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let Some(network) = lockwork_testkit::or_skip(made, NetworkError::is_unavailable) else { return };
     let folder = tempfile::Builder::new().prefix("lockwork-test").tempdir().expect("a temporary folder");
     let addresses: Vec<Ipv4Addr> = network.machines[..MACHINES].iter().map(|machine| machine.near.address).collect();
     prepare(folder.path(), &addresses);

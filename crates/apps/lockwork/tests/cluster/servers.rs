@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockwork_nats::testing::{alter, change_stream};
+use lockwork_testkit::nats::{alter, change_stream};
 
 use super::harness::{Cluster, LONG, Load, fill, signal, under_load};
 
@@ -121,7 +121,7 @@ impl Slow {
         match strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn() {
             Ok(child) => Some(Self(child)),
             Err(error) => {
-                lockwork_skip::skip(&format!("strace, which makes a disk slow: {error}"));
+                lockwork_testkit::skip(&format!("strace, which makes a disk slow: {error}"));
                 None
             }
         }

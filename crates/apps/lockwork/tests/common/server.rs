@@ -64,7 +64,7 @@ pub(crate) fn program(name: &str) -> Option<Command> {
     let version = if name == "openssl" { "version" } else { "--version" };
     let found = Command::new(name).arg(version).output().is_ok_and(|output| output.status.success());
     if !found {
-        lockwork_skip::skip(&format!("{name} is not in PATH; scripts/setup installs it"));
+        lockwork_testkit::skip(&format!("{name} is not in PATH; scripts/setup installs it"));
     }
     found.then(|| Command::new(name))
 }

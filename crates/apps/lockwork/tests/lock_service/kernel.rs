@@ -11,9 +11,8 @@ use std::sync::OnceLock;
 
 use crate::command::run;
 use lockwork_lock_protocol::packet::Key;
-use lockwork_locks::namespace::{Machine, Namespace, Network};
-use lockwork_locks::privileged::network;
-use lockwork_skip::skip;
+use lockwork_locks::namespace::{Machine, Namespace, Network, NetworkError};
+use lockwork_testkit::{or_skip, skip};
 use serde_json::Value;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_lockwork");
@@ -119,7 +118,7 @@ fn show(machine: &Machine, lock: u64) -> Value {
 }
 
 fn serves(hook: &str, name: &str) {
-    let Some(network) = network(2) else { return };
+    let Some(network) = or_skip(Network::new(2), NetworkError::is_unavailable) else { return };
     let ports = [1, 2].map(Network::port).join(" ");
     let Some(daemon) = Daemon::start(&network, &format!("--writers-first --{hook} {ports}")) else { return };
     let decides = format!("lockd: ready on {SERVICE} ({name} on port1, {name} on port2): 50 locks, writers first");
@@ -183,7 +182,7 @@ fn ip(namespace: &Namespace, line: &str) {
 
 #[test]
 fn privileged_a_machine_whose_hardware_address_changes_is_reached_again() {
-    let Some(network) = network(2) else { return };
+    let Some(network) = or_skip(Network::new(2), NetworkError::is_unavailable) else { return };
     let Some(_daemon) = Daemon::start(&network, "--xdp port1 port2 --lease 2s") else { return };
     let [here, there] = &network.machines[..] else { panic!("two machines") };
     let mut holder = within(&here.namespace, &format!("lock 6 --server {SERVICE} -- cat"));
@@ -217,7 +216,7 @@ fn privileged_a_machine_whose_hardware_address_changes_is_reached_again() {
 
 #[test]
 fn privileged_the_address_that_the_kernel_looks_for_is_one_that_packets_can_have() {
-    let Some(network) = network(2) else { return };
+    let Some(network) = or_skip(Network::new(2), NetworkError::is_unavailable) else { return };
     let Some(daemon) = Daemon::start_at(&network, "--xdp port1 port2") else { return };
     assert!(daemon.ready.starts_with("lockd: ready on 10.76.0.1:7400 (native XDP on port1, "), "{}", daemon.ready);
     let output = at(&network.machines[0], "lock 1 --server 10.76.0.1:7400 -- true");
@@ -250,7 +249,7 @@ fn privileged_the_address_that_the_kernel_looks_for_is_one_that_packets_can_have
 
 #[test]
 fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
-    let Some(network) = network(2) else { return };
+    let Some(network) = or_skip(Network::new(2), NetworkError::is_unavailable) else { return };
     // Loopback has no XDP of its own.
     let Some(daemon) = Daemon::start(&network, "--xdp lo") else { return };
     assert!(daemon.ready.contains("(generic XDP on lo)"), "{}", daemon.ready);

@@ -2,7 +2,7 @@
 
 use crate::command::{lockwork, run};
 use crate::daemon::{Daemon, finish, spawn, text};
-use lockwork_etcd::testing::Server;
+use lockwork_testkit::etcd::Server;
 
 /// Runs a command that has to succeed: what it prints.
 fn says(line: &str) -> String {

@@ -15,7 +15,7 @@ fn docs() -> PathBuf {
 
 pub(super) fn client() -> Option<Command> {
     if Command::new(PYTHON).arg("--version").output().is_err() {
-        lockwork_skip::skip("python3 is not installed");
+        lockwork_testkit::skip("python3 is not installed");
         return None;
     }
     let mut command = Command::new(PYTHON);

@@ -8,10 +8,10 @@ use super::protocol::client;
 use super::sections::under_load;
 use crate::command::run;
 use crate::is_busy;
-use lockwork_etcd::testing::Server;
 use lockwork_locks::client::{ConnectError, LockError, LockName, Locks, Options};
-use lockwork_locks::namespace::Network;
-use lockwork_locks::privileged::network;
+use lockwork_locks::namespace::{Network, NetworkError};
+use lockwork_testkit::etcd::Server;
+use lockwork_testkit::or_skip;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -229,7 +229,7 @@ fn another_client_finds_its_lock_wherever_it_is() {
 
 /// One rack decides in the kernel, which knows nothing of racks, the other in its process.
 fn moves_to_and_from_the_kernel(hook: &str) {
-    let Some(network) = network(2) else { return };
+    let Some(network) = or_skip(Network::new(2), NetworkError::is_unavailable) else { return };
     let etcd = network.switch.within(Server::start).expect("it is there");
     let Some(etcd) = etcd else { return };
     let common = format!("--fresh --lease 10s --locks 100 --etcd {}", etcd.address());

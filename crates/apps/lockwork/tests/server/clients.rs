@@ -14,7 +14,7 @@ pub(crate) fn installed(name: &str) -> Option<std::path::PathBuf> {
     let path = std::path::Path::new(ROOT).join("target/clients").join(name);
     let is_there = path.exists();
     if !is_there {
-        lockwork_skip::skip(&format!("target/clients/{name} is not there; scripts/clients installs it"));
+        lockwork_testkit::skip(&format!("target/clients/{name} is not there; scripts/clients installs it"));
     }
     is_there.then_some(path)
 }
@@ -81,7 +81,7 @@ fn psycopg_and_sqlalchemy_ask_and_call() {
 fn the_jdbc_driver_asks_and_calls() {
     let Some(jar) = installed("postgresql-42.7.7.jar") else { return };
     if !Command::new("java").arg("-version").output().is_ok_and(|output| output.status.success()) {
-        lockwork_skip::skip("java is not in PATH; scripts/setup installs it");
+        lockwork_testkit::skip("java is not in PATH; scripts/setup installs it");
         return;
     }
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/Jdbc.java");

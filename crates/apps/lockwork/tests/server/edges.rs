@@ -74,7 +74,7 @@ impl Small {
         let size = format!("size={bytes}");
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&folder.0).output();
         if !mount.as_ref().is_ok_and(|mount| mount.status.success()) {
-            lockwork_skip::skip(&format!("a small tmpfs cannot be mounted (root can): {mount:?}"));
+            lockwork_testkit::skip(&format!("a small tmpfs cannot be mounted (root can): {mount:?}"));
             return None;
         }
         let at = folder.0.clone();

@@ -190,7 +190,7 @@ pub(crate) fn far() -> Option<String> {
     match socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()) {
         Ok(address) if !address.ip().is_loopback() => Some(address.ip().to_string()),
         found => {
-            lockwork_skip::skip_optional(&format!("this machine has no route beyond loopback: {found:?}"));
+            lockwork_testkit::skip_optional(&format!("this machine has no route beyond loopback: {found:?}"));
             None
         }
     }

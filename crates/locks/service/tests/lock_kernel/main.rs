@@ -14,7 +14,7 @@ use lockwork_lock_protocol::decider::Settings;
 use lockwork_lock_protocol::packet::Key;
 use lockwork_locks::kernel::error::KernelError;
 use lockwork_locks::kernel::{KernelDecider, Options};
-use lockwork_skip::skip;
+use lockwork_testkit::skip;
 use std::process::Command;
 
 /// The decider's port in all tests.

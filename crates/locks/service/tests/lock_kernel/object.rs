@@ -1,6 +1,6 @@
 //! The committed objects are what the compiler makes of the committed sources.
 
-use lockwork_skip::{skip, skip_optional};
+use lockwork_testkit::{skip, skip_optional};
 use std::path::Path;
 use std::process::Command;
 

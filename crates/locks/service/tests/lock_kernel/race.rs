@@ -6,7 +6,7 @@ use crate::{BROKEN, KEY, load, options};
 use aya::programs::Xdp;
 use lockwork_lock_protocol::packet::{Kind, Packet, datagram, parse};
 use lockwork_lock_protocol::word::Machine;
-use lockwork_skip::skip_optional;
+use lockwork_testkit::skip_optional;
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lockwork_skip::{skip, skip_optional};
+use lockwork_testkit::{skip, skip_optional};
 
 use super::cluster::{Cluster, Installation, major, user_of};
 use super::*;

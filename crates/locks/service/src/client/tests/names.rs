@@ -2,7 +2,7 @@
 
 use super::*;
 use lockwork_etcd::Etcd;
-use lockwork_etcd::testing::Server;
+use lockwork_testkit::etcd::Server;
 
 /// A daemon with a thousand locks for names.
 fn named(names: u64, etcd: Option<&Server>) -> Daemon {
