@@ -6,8 +6,8 @@
 //! are changed: what is nearly valid, and loops that the verifier can bound, are found by chance too seldom.
 #![no_main]
 
-use lockwork_engine::conformance::Random;
-use lockwork_engine::random_procedures as valid;
+use lockwork_conformance::engines::Random;
+use lockwork_conformance::procedures as valid;
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{ConflictPlan, Engine, EngineKind, Options, create};
 use lockwork_procedure::assembly::fuzz::catalog;

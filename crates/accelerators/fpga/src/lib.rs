@@ -26,6 +26,8 @@ pub mod driver;
 pub mod engine;
 mod flight;
 mod homes;
+#[cfg(test)]
+mod isa_package;
 pub mod key_words;
 pub mod layout;
 pub mod mapped;

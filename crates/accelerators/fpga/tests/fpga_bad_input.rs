@@ -9,7 +9,7 @@ mod memory_errors;
 #[path = "fpga_bad_input/states.rs"]
 mod states;
 
-use lockwork_engine::conformance::{Random, accounts, fill, prepared};
+use lockwork_conformance::engines::{Random, accounts, fill, prepared};
 use lockwork_engine::{Engine, EngineKind, Options, create, replay};
 use lockwork_fpga::driver::Settings;
 use lockwork_fpga::memory::{Behaviour, NEVER};

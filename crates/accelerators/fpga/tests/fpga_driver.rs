@@ -2,7 +2,7 @@
 
 mod software;
 
-use lockwork_engine::conformance::{MIXES, Random, check, check_prepared, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, check_prepared, fill, prepared};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineError, EngineKind, Options, SerialOrder, create};
 use lockwork_fpga::engine::{FpgaEngine, settings};
@@ -138,12 +138,12 @@ fn what_does_not_fit_is_refused_when_it_is_registered_and_changes_nothing() {
         let mut card = SoftwareCard::new(2, Faults::default());
         change(&mut card);
         let mut engine = on(card).unwrap();
-        let schema = lockwork_engine::conformance::accounts(true);
+        let schema = lockwork_conformance::engines::accounts(true);
         let catalog = [schema.clone()];
         engine.create_table(schema, 4).unwrap();
         let assemble =
             |source: &str| lockwork_procedure::assembly::assemble(source, catalog.as_slice()).unwrap().procedure;
-        let tally = assemble(lockwork_engine::conformance::PROCEDURES[10]);
+        let tally = assemble(lockwork_conformance::engines::PROCEDURES[10]);
         let error = engine.accepts(&tally, &Tables(&catalog), None).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert_eq!(engine.register(tally).unwrap_err().to_string(), error);

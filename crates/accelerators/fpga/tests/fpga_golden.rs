@@ -15,8 +15,8 @@ mod stepper;
 mod words;
 
 use follow::{Golden, Seen};
-use lockwork_engine::conformance::{MIXES, Random, fill, prepared};
-use lockwork_engine::random_procedures::{calls, key, procedures, schemas};
+use lockwork_conformance::engines::{MIXES, Random, fill, prepared};
+use lockwork_conformance::procedures::{calls, key, procedures, schemas};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineKind, Interleave, Options, create};
 use lockwork_fpga::configurations::Configuration;

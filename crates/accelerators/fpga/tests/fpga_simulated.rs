@@ -2,7 +2,7 @@
 //!
 //! Needs Verilator and a C++ compiler (`scripts/rtl-tools`).
 
-use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineError, EngineKind, Interleave, Options, create};
 use lockwork_fpga::card::Card;

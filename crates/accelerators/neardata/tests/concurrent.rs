@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Setup, all, at_least, insert, number, numbers, raise};
-use lockwork_engine::conformance::{MIXES, PROCEDURES, ROWS, Random, accounts, fill, prepared};
+use lockwork_conformance::engines::{MIXES, PROCEDURES, ROWS, Random, accounts, fill, prepared};
 use lockwork_engine::replay::replay;
 use lockwork_engine::{EngineKind, Options, SerialOrder, create};
 use lockwork_neardata::device::{DeviceError, Fold};

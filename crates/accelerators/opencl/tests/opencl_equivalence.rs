@@ -2,7 +2,7 @@
 //!
 //! Needs an OpenCL device (`make verify` installs PoCL).
 
-use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::{EngineKind, Options, create};
 
 fn check_all(kind: EngineKind) {

@@ -2,7 +2,7 @@
 //!
 //! Needs an OpenCL device (`make verify` installs PoCL).
 
-use lockwork_engine::conformance::{PROCEDURES, Random, accounts, fill};
+use lockwork_conformance::engines::{PROCEDURES, Random, accounts, fill};
 use lockwork_engine::create;
 use lockwork_engine::{Engine, EngineError, EngineKind, Options, Settings};
 use lockwork_opencl::{create_failing, find};

@@ -3,7 +3,7 @@
 //!
 //! Needs an OpenCL device (`make verify` installs PoCL).
 
-use lockwork_engine::random_procedures::check;
+use lockwork_conformance::procedures::check;
 use lockwork_engine::{EngineKind, Options};
 
 fn compare(kind: EngineKind, start: u64) {

@@ -1,8 +1,10 @@
-//! `lockwork-bench lock-transactions tatp` and `tpcc`: transactions by lock manager, between namespaces of this host. Figures
-//! 14 (right) and 15 of FissLock's evaluation: transactions a second, and how long each type of transaction takes.
+//! `lockwork-bench lock-transactions tatp` and `tpcc`: transactions by lock manager, between namespaces of this host.
+//! Figures 14 (right) and 15 of FissLock's evaluation: transactions a second, and how long each type of transaction
+//! takes.
 //!
-//! Systems take turns as in `lockwork-bench lock-service`, and every critical section is watched. All replay the same lock
-//! requests, which are the workload's own: its procedures run on its first rows, once, before anything is measured.
+//! Systems take turns as in `lockwork-bench lock-service`, and every critical section is watched. All replay the same
+//! lock requests, which are the workload's own: its procedures run on its first rows, once, before anything is
+//! measured.
 
 use std::collections::BTreeMap;
 use std::path::Path;

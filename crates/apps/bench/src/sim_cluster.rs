@@ -1,5 +1,5 @@
-//! `lockwork-bench sim cluster`: nodes, the servers of their log and clients in one process, with a clock of its own, under
-//! every fault, checked at every message, answer and read.
+//! `lockwork-bench sim cluster`: nodes, the servers of their log and clients in one process, with a clock of its own,
+//! under every fault, checked at every message, answer and read.
 //!
 //! A seed gives a run again, byte for byte, so what fails here is replayed by the command that the failure prints.
 

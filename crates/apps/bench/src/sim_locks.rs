@@ -1,5 +1,5 @@
-//! `lockwork-bench sim locks`: the lock service under every fault, in one thread with a clock of its own, checked at every
-//! step.
+//! `lockwork-bench sim locks`: the lock service under every fault, in one thread with a clock of its own, checked at
+//! every step.
 //!
 //! A seed gives a run again, bit for bit, so what fails here is replayed by the command that the failure prints.
 

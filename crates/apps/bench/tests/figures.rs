@@ -1,5 +1,5 @@
-//! `lockwork-bench paper bionicdb` and `lockwork-bench engines` from their first figure to their last, on small tables, and
-//! what `lockwork-bench near-data` does when something goes wrong.
+//! `lockwork-bench paper bionicdb` and `lockwork-bench engines` from their first figure to their last, on small tables,
+//! and what `lockwork-bench near-data` does when something goes wrong.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 #[path = "common/network.rs"]
 mod network;
 
-use lockwork_engine::conformance::{MIXES, Random, check, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, fill, prepared};
 use lockwork_engine::{EngineKind, Interleave, Options, Tally};
 use lockwork_procedure::block::Batch;
 use network::{KINDS, make};

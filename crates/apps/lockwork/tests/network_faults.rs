@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lockwork_engine::conformance::{Random, accounts, fill, prepared};
+use lockwork_conformance::engines::{Random, accounts, fill, prepared};
 use lockwork_engine::{Engine, EngineError, Options, Settings};
 use lockwork_locks::client::{LockError, Locks};
 use lockwork_locks::lockd::{self, Lockd};
@@ -59,7 +59,7 @@ fn bank(options: Options) -> NetworkEngine {
 
 fn bank_on(mut engine: NetworkEngine) -> NetworkEngine {
     engine.create_table(accounts(false), 4).unwrap();
-    let source = lockwork_engine::conformance::PROCEDURES[1];
+    let source = lockwork_conformance::engines::PROCEDURES[1];
     engine.register(assemble(source, [accounts(false)].as_slice()).unwrap().procedure).unwrap();
     for id in 0..24_i64 {
         let mut image = id.to_le_bytes().to_vec();

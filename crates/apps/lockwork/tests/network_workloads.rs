@@ -4,8 +4,9 @@
 #[path = "common/network.rs"]
 mod network;
 
+use lockwork_conformance::procedures as random_procedures;
 use lockwork_engine::replay::{compare_digests, replay};
-use lockwork_engine::{Engine, EngineKind, Options, create, random_procedures};
+use lockwork_engine::{Engine, EngineKind, Options, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;

@@ -4,8 +4,8 @@
 //! moment can be taken back, and in the end all of it stays, or none. Nothing is locked: whoever wants to think between
 //! two calls lets everything be taken back, and makes all of them again when it has thought.
 //!
-//! Rows that are removed stay as tombstones until the end, and so do rows that were inserted and taken back: a row never
-//! moves, so old bytes are put back where they were.
+//! Rows that are removed stay as tombstones until the end, and so do rows that were inserted and taken back: a row
+//! never moves, so old bytes are put back where they were.
 
 use std::sync::Arc;
 

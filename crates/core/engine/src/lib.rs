@@ -19,10 +19,17 @@
 //! engine trustworthy, replay in its own serial order ([`replay`]). What engines of several machines promise each
 //! other is in [`divided`].
 
+// The suite of `lockwork-conformance`, compiled once more with the types of the crate under test.
+#[cfg(test)]
+extern crate self as lockwork_engine;
+#[cfg(test)]
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../dev/conformance/src/engines.rs"]
+mod conformance;
+
 mod blocks;
 mod compound;
 pub mod conflicts;
-pub mod conformance;
 pub mod contract;
 pub mod deterministic;
 pub mod deterministic_queue;
@@ -34,7 +41,6 @@ mod key_images;
 mod kinds;
 mod lines;
 pub mod optimistic;
-pub mod random_procedures;
 mod reading;
 pub mod recipe;
 pub mod registry;

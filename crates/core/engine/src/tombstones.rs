@@ -1,8 +1,8 @@
 //! Keys whose rows may be tombstones, for engines that lock or validate keys without rows.
 //!
-//! Such an engine gives a key that it needs a row in state absent, a *tombstone*, and finds it under its key from then on.
-//! Whoever runs at the same time may hold the tombstone's address, so it stays until nobody runs: at the end of the batch
-//! each worker unlinks the tombstones that it has noted and that nobody has turned into rows.
+//! Such an engine gives a key that it needs a row in state absent, a *tombstone*, and finds it under its key from then
+//! on. Whoever runs at the same time may hold the tombstone's address, so it stays until nobody runs: at the end of the
+//! batch each worker unlinks the tombstones that it has noted and that nobody has turned into rows.
 //!
 //! Trade-off: a batch that looks for many absent keys takes memory for all of them until it ends.
 

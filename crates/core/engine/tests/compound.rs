@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockwork_engine::conformance::{self, MIXES};
+use lockwork_conformance::engines::{self as conformance, MIXES};
+use lockwork_conformance::procedures as random_procedures;
 use lockwork_engine::contract::Refused;
 use lockwork_engine::registry::Registered;
 use lockwork_engine::{
     BatchReport, Completed, Compound, Engine, EngineError, EngineKind, Options, SerialOrder, Tally, create,
-    random_procedures,
 };
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{calls, engines, every_way, pairs, run, schema, simple};
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_engine::{Cause, EngineKind, Interleave, Options};
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::schema::ColumnType;

@@ -1,7 +1,7 @@
 //! Reconnaissance and ranges of the `deterministic` engine: what was found before a plan must hold when it runs, and
 //! whatever the plan and the number of workers, results are those of the serial engine, to the bit.
 
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{ConflictPlan, Engine, EngineKind, Interleave, Options, create};
 use lockwork_procedure::assembly::assemble;

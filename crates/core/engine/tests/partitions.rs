@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Pair, calls, engines, engines_with, every_way, pairs, run, simple};
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_engine::{EngineError, EngineKind, Options, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;

@@ -1,6 +1,6 @@
 //! Random procedures mean the same on every engine, whatever it interleaves them with.
 
-use lockwork_engine::random_procedures::check;
+use lockwork_conformance::procedures::check;
 use lockwork_engine::{EngineKind, Interleave, Options, create};
 
 /// Seeds of a run: the environment may ask for more of them than a test has time for, as `SOAK=first..end`.

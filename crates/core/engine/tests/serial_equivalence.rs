@@ -2,7 +2,7 @@
 //! replayed one after the other in that order, every call ends the same, answers the same, and leaves the same
 //! database.
 
-use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, check_replaced, fill, prepared};
 use lockwork_engine::contract::MAX_PROCEDURES;
 use lockwork_engine::{ConflictPlan, EngineError, EngineKind, Interleave, LockPolicy, Options, Tally, create};
 use lockwork_procedure::assembly::assemble;

@@ -15,7 +15,7 @@
 //! | hazard table of a hardware pipeline | key hashes in flight | the stalled instruction |
 //!
 //! The last two live elsewhere; [`service`] is the lock service as an engine uses it. All speak one [`vocabulary`], and
-//! [`conformance`] runs one set of golden scripts on all.
+//! The crate `lockwork-conformance` runs one set of golden scripts on all.
 //!
 //! Which one: [`batch`] if transactions arrive in batches with known access sets (fastest, deterministic, parallel
 //! without atomics); [`queue`] if they arrive one by one and order must be kept; [`word`] if access sets are not known
@@ -25,7 +25,6 @@
 //! This crate is part of the deep core: no clock, no randomness, no I/O, no threads. Callers poll.
 
 pub mod batch;
-pub mod conformance;
 pub mod queue;
 pub mod service;
 pub mod shared;

@@ -1,10 +1,10 @@
 //! The golden scripts on every lock manager of this crate, and on the oracle.
 #![cfg(not(loom))]
 
-use lockwork_locking::conformance::managers::{Batch, GroupWords, Policy, Queue, Words};
-use lockwork_locking::conformance::reference::Reference;
-use lockwork_locking::conformance::shared::SharedTable;
-use lockwork_locking::conformance::{FILES, Manager, Verdict, golden, parse, run, run_all};
+use lockwork_conformance::locks::managers::{Batch, GroupWords, Policy, Queue, Words};
+use lockwork_conformance::locks::reference::Reference;
+use lockwork_conformance::locks::shared::SharedTable;
+use lockwork_conformance::locks::{FILES, Manager, Verdict, golden, parse, run, run_all};
 use lockwork_locking::shared::WaitPolicy;
 
 /// At least `passed` scripts run through and none fails; the report is printed, with what was skipped and why.

@@ -1,9 +1,9 @@
 //! The queue manager against the oracle: random requests, sets, withdrawals and releases, step by step.
 #![cfg(not(loom))]
 
-use lockwork_locking::conformance::managers::Queue;
-use lockwork_locking::conformance::reference::Reference;
-use lockwork_locking::conformance::{Manager, Session};
+use lockwork_conformance::locks::managers::Queue;
+use lockwork_conformance::locks::reference::Reference;
+use lockwork_conformance::locks::{Manager, Session};
 use lockwork_locking::{LockId, LockMode, Request};
 use proptest::prelude::*;
 

@@ -122,12 +122,15 @@ impl Status {
     }
 }
 
-pub(crate) const STATUS: usize = 4;
-pub(crate) const CODE: usize = 6;
+/// Offset of the status, one byte.
+pub const STATUS: usize = 4;
+/// Offset of the abort code, two bytes.
+pub const CODE: usize = 6;
 const SEQUENCE: usize = 8;
 /// Of a call that is handed over alone.
 const REQUEST: usize = 8;
-pub(crate) const SERIAL: usize = 24;
+/// Offset of the serial stamp, eight bytes.
+pub const SERIAL: usize = 24;
 
 /// A block, to read.
 #[derive(Clone, Copy, Debug)]

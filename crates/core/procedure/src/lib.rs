@@ -17,7 +17,6 @@
 //! | [`verify`] | what a procedure must prove before an engine runs it |
 //! | [`verified`] | a procedure that did, with the facts |
 //! | [`access`] | which rows a call will touch, from its arguments alone |
-//! | [`rtl`] | the instruction set as a SystemVerilog package |
 //! | [`interpreter`] | one step of a procedure; its context is a program counter and a register window |
 //!
 //! The instruction set completes Table 2 of the BionicDB paper; what is different and why is told in [`isa`].
@@ -32,7 +31,6 @@ pub mod key;
 pub mod partitioning;
 pub mod program;
 pub mod request;
-pub mod rtl;
 pub mod schema;
 pub mod verified;
 pub mod verify;

@@ -2,8 +2,8 @@
 //!
 //! Whoever has to wait looks at its line for some microseconds, as the lock is mostly given back within them, then
 //! sleeps on its session's event word. Whoever changes the line so that it is its turn wakes it. Sleep is never longer
-//! than [`BACKOFF`]: then the waiter looks whether those in front of it still live, and cleans up after those who do not.
-//! So a death delays those behind it by one nap and by nothing else.
+//! than [`BACKOFF`]: then the waiter looks whether those in front of it still live, and cleans up after those who do
+//! not. So a death delays those behind it by one nap and by nothing else.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -162,7 +162,8 @@ impl<M: SharedMemory> Session<M> {
     /// Takes a line, for callers that place keys themselves; at most for `limit` if there is one.
     ///
     /// # Errors
-    /// [`Error::Busy`] with [`WaitPolicy::Try`], else [`Error::WouldDeadlock`] or [`Error::TimedOut`]; [`Error::Table`].
+    /// [`Error::Busy`] with [`WaitPolicy::Try`], else [`Error::WouldDeadlock`] or [`Error::TimedOut`];
+    /// [`Error::Table`].
     #[inline]
     pub fn lock_line(
         &mut self,

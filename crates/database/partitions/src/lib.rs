@@ -26,7 +26,7 @@
 //! **Why one crate.** The three engines share everything but the choice of the order: layout of partitions, messages,
 //! copies of rows, worker processes. Were `network-two-phase` in a crate of its own, beside the lock service, all of
 //! that would have to be public in a third crate. So it is here, and generic over the trait
-//! [`LockService`](lockwork_locking::service::LockService), which the client of the lock service implements: an
+//! [`LockService`], which the client of the lock service implements: an
 //! application that offers the engine names that type, and no other program depends on the lock service.
 
 mod access;

@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use lockwork_engine::conformance::{MIXES, Random, check, check_replaced, define, fill, prepared};
+use lockwork_conformance::engines::{MIXES, Random, check, check_replaced, define, fill, prepared};
 use lockwork_engine::{Divided, Engine, EngineKind, Interrupt, Options, Place, create};
 use lockwork_partitions::divided::{DividedEngine, KEPT_BYTES};
 use lockwork_procedure::block::{Batch, Status};

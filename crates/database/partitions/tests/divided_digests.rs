@@ -10,7 +10,7 @@ mod set;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::{Error, Handle, NodeStatus, Role};

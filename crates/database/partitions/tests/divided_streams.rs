@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_partitions::divided::KEPT_BYTES;
 use lockwork_procedure::block::Status;
 use lockwork_sequencer::io::simulated::SimulatedDisk;

@@ -115,7 +115,7 @@ fn answered(packet: &Packet, kind: Kind, token: u64) -> Packet {
 
 #[cfg(test)]
 mod tests {
-    use lockwork_locking::conformance::{self, Capability, Event, NotHeld, Session, golden, run_all};
+    use lockwork_conformance::locks::{self as conformance, Capability, Event, NotHeld, Session, golden, run_all};
     use lockwork_locking::{LockId, Outcome, Request};
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Many runs of the simulator's standard settings: `soak FIRST_SEED SEEDS OPERATIONS [SETTING]`, each setting with each
 //! seed.
 //!
-//! A run that fails is told by its command for `lockwork-bench sim locks`; with one seed and one setting, by its trace and
-//! counters.
+//! A run that fails is told by its command for `lockwork-bench sim locks`; with one seed and one setting, by its trace
+//! and counters.
 
 use lockwork_lock_protocol::simulator::{Settings, run};
 use std::process::ExitCode;

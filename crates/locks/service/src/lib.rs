@@ -15,7 +15,6 @@
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |
 //! | [`namespace`] | a small network of one host |
-//! | [`privileged`] | tests that need root, and say so where they have it not |
 
 pub mod client;
 mod clock;

@@ -5,9 +5,9 @@
 //! looks until nothing has happened for some time; what happens later would be missed here and found by the next step.
 //! On a machine that is busy with something else that can be too short, so what fails is tried again, more slowly.
 
+use lockwork_conformance::locks::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_lock_protocol::decider::Settings;
 use lockwork_lock_protocol::packet::Key;
-use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_locks::client::{Acquiring, Guard, LockError, Locks, Options};
 use lockwork_locks::kernel::error::KernelError;

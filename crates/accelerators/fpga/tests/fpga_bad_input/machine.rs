@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lockwork_engine::conformance::{Random, fill};
+use lockwork_conformance::engines::{Random, fill};
 use lockwork_engine::{Engine, EngineError, Options};
 use lockwork_fpga::card::{Card, CardError, CardMemory};
 use lockwork_fpga::configurations::Configuration;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use lockwork_conformance::engines::{Random, fill, prepared};
 use lockwork_engine::Engine;
-use lockwork_engine::conformance::{Random, fill, prepared};
 use lockwork_fpga::driver::Settings;
 use lockwork_fpga::memory::{Behaviour, Request};
 use lockwork_fpga::registers as at;

@@ -1,7 +1,7 @@
 //! Every register written in every state of the machine: what the register map allows is taken, everything else is
 //! refused with an error, and changes nothing. And what the counters count.
 
-use lockwork_engine::conformance::{Random, fill, prepared};
+use lockwork_conformance::engines::{Random, fill, prepared};
 use lockwork_fpga::driver::Settings;
 use lockwork_fpga::memory::Behaviour;
 use lockwork_fpga::registers as at;

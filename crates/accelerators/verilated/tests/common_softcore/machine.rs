@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_procedure::block::abort;
 use lockwork_verilated::{Build, Model, Port};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockwork_engine::random_procedures::{key, schemas};
+use lockwork_conformance::procedures::{key, schemas};
 use lockwork_procedure::access::overwrites;
 use lockwork_procedure::isa::{Instruction, NO_LABEL, Opcode, scan_source};
 use lockwork_procedure::key::{Key, KeyFormat};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
+use lockwork_conformance::locks::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::shared::{self, Layout, Placement, SessionNumber, Step, Table, WaitPolicy};
 use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use lockwork_verilated::Model;

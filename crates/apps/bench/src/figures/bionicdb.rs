@@ -1,5 +1,5 @@
-//! `lockwork-bench paper bionicdb`: figures 10 to 13 of the BionicDB paper (sections 5.5 to 5.7) with its architecture in
-//! software, the engine `timestamp`.
+//! `lockwork-bench paper bionicdb`: figures 10 to 13 of the BionicDB paper (sections 5.5 to 5.7) with its architecture
+//! in software, the engine `timestamp`.
 //!
 //! The coprocessor's requests in flight are the row accesses of a worker's window here, and a chip's workers are
 //! threads. As in the paper all transactions are local in figures 10 to 12, TPC-C has one warehouse for each worker,

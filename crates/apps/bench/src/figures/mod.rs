@@ -1,4 +1,5 @@
-//! Figures of several series over one axis, measured in one run: `lockwork-bench paper bionicdb`, `lockwork-bench engines`.
+//! Figures of several series over one axis, measured in one run: `lockwork-bench paper bionicdb`, `lockwork-bench
+//! engines`.
 //!
 //! A [`Figure`] is what was measured; a [`Study`] prints all of them as text that can go into a document as it is, as
 //! JSON with every round, or as CSV, and saves the three and an SVG chart for each figure. A series has its trend drawn

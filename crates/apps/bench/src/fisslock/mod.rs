@@ -1,5 +1,5 @@
-//! `lockwork-bench paper fisslock`: figures of FissLock's evaluation that are about single locks: how long grants take and
-//! how many there are (13, and 14 left), while a hotspot moves (16 left), by the number of locks (16 right), and by
+//! `lockwork-bench paper fisslock`: figures of FissLock's evaluation that are about single locks: how long grants take
+//! and how many there are (13, and 14 left), while a hotspot moves (16 left), by the number of locks (16 right), and by
 //! how many locks protect the same objects (17 left).
 //!
 //! A figure is a list of cases, and what each system does in them. Systems take turns, round by round, as in

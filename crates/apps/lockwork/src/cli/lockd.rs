@@ -68,8 +68,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PREFIX", default_value = "lockwork/")]
     etcd_prefix: String,
     /// Be one of several lockds that share the locks: the rack of this name. All have the same --etcd, --etcd-prefix
-    /// and --locks, and numbered locks only. The first one decides on all locks, until 'lockwork locks racks --rebalance'
-    /// gives others their parts
+    /// and --locks, and numbered locks only. The first one decides on all locks, until 'lockwork locks racks
+    /// --rebalance' gives others their parts
     #[arg(long, value_name = "NAME", requires = "etcd", conflicts_with_all = ["overflow_locks", "names"], value_parser = racks::name)]
     rack: Option<String>,
     /// For how long a session lives after its last renewal: after so long, locks of a client that died are free

@@ -16,14 +16,14 @@
 //! Granules of tables are records, too (`read_write_set.rs`), so that a scan sees all or nothing of a transaction, rows
 //! that come and go included.
 //!
-//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database
-//! as it is before the plan (`reconnaissance.rs`); a transaction before them in the batch may change what they were found by.
-//! The planner of that record sees it: the queue is in batch order, and says what was to be done to the record so far.
-//! The part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on what
-//! the database is then. The first transaction of a plan has nothing before it, so every plan runs at least one. What
-//! is before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
-//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order
-//! stays. A transaction whose claims cannot be said at all is cut off on both sides.
+//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database as
+//! it is before the plan (`reconnaissance.rs`); a transaction before them in the batch may change what they were found
+//! by. The planner of that record sees it: the queue is in batch order, and says what was to be done to the record so
+//! far. The part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on
+//! what the database is then. The first transaction of a plan has nothing before it, so every plan runs at least one.
+//! What is before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
+//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order stays.
+//! A transaction whose claims cannot be said at all is cut off on both sides.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;

@@ -13,10 +13,10 @@
 //! | graph or in order | anything else | a dependency graph over records, planned by partition; a transaction runs when what is before it has run (`graph.rs`); or one worker for all, whichever has been faster lately (`tuner.rs`) |
 //!
 //! In the first three, nothing is locked, counted or waited for while transactions execute; a hot record is simply a
-//! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by
-//! reconnaissance (`reconnaissance.rs`), and compared by claims on records and ranges (`read_write_set.rs`). Where an earlier
-//! transaction of the batch may change what was found, the batch is cut, and the rest is planned when that one has
-//! run; so the order stays that of the batch, whatever was found. How often that happens is counted as conflicts.
+//! busy partition. For a graph, what a *dependent* transaction touches and where a scan ends is found by reconnaissance
+//! (`reconnaissance.rs`), and compared by claims on records and ranges (`read_write_set.rs`). Where an earlier
+//! transaction of the batch may change what was found, the batch is cut, and the rest is planned when that one has run;
+//! so the order stays that of the batch, whatever was found. How often that happens is counted as conflicts.
 //!
 //! Nothing waits, so nothing is interleaved: look-ups run ahead of transactions in groups, of as many accesses as the
 //! window says, unless [`Interleave::None`] forbids it.

@@ -8,8 +8,8 @@
 //! where it waits for memory.
 //!
 //! What was found holds only as long as nobody changes what the run has read. So every access whose answer it waited
-//! for *minds* changes ([`super::read_write_set::Claim::minds`]), and the planner, who sees all claims before it in batch
-//! order, knows before anything runs whether the transaction will touch what was found. If somebody before it may
+//! for *minds* changes ([`super::read_write_set::Claim::minds`]), and the planner, who sees all claims before it in
+//! batch order, knows before anything runs whether the transaction will touch what was found. If somebody before it may
 //! write what it has read, it is explored again when they have run (`graph.rs`). Calvin lets such a transaction run,
 //! finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
 //!

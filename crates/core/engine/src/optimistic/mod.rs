@@ -6,15 +6,15 @@
 //! (`transaction.rs`); else it begins again. Readers write nothing that another core would have to fetch, and what only
 //! copies from rows needs no copies of them (`reader.rs`).
 //!
-//! **Keys without rows.** A look-up that finds nothing puts a *tombstone* into the index, a row in state absent, whose word
-//! it validates like any other; so does an insert, which writes the tombstone at commit. Two inserts of one key, or an
-//! insert and a look-up that missed it, meet on the tombstone's word. A removal leaves a tombstone. Tombstones that nobody turned
-//! into rows are unlinked when the batch is over.
+//! **Keys without rows.** A look-up that finds nothing puts a *tombstone* into the index, a row in state absent, whose
+//! word it validates like any other; so does an insert, which writes the tombstone at commit. Two inserts of one key,
+//! or an insert and a look-up that missed it, meet on the tombstone's word. A removal leaves a tombstone. Tombstones
+//! that nobody turned into rows are unlinked when the batch is over.
 //!
 //! **Scans.** A scan goes over all rows of its range, tombstones too, and validates each word. That no key was added in
 //! between is told by the number of keys that the table's ordered index was ever given: Silo's node versions, with one
-//! node a table. Where that has grown, the scan is gone over once more and must meet the same rows, new tombstones of keys
-//! that never existed left out. So an insert elsewhere costs a scan a second pass, not an abort.
+//! node a table. Where that has grown, the scan is gone over once more and must meet the same rows, new tombstones of
+//! keys that never existed left out. So an insert elsewhere costs a scan a second pass, not an abort.
 //!
 //! **Epochs.** Silo's epochs order transactions across cores and tell when memory may be used again. Here a batch is an
 //! epoch for memory: what was unlinked goes back when it is over. For order they are too coarse, because every

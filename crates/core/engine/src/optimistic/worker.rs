@@ -6,9 +6,9 @@
 //!
 //! **Progress.** Of transactions that meet on a row and write nothing else, one always commits. Two that each read what
 //! the other writes can fail together, and a long one can fail again and again because short ones are faster. So one
-//! that has failed [`CONFLICTS_BEFORE_GATE`] times passes the *gate*: it runs alone on its worker, and no other worker begins to
-//! commit a transaction that writes. What can still get in its way are commits that had begun before, at most one a
-//! worker.
+//! that has failed [`CONFLICTS_BEFORE_GATE`] times passes the *gate*: it runs alone on its worker, and no other worker
+//! begins to commit a transaction that writes. What can still get in its way are commits that had begun before, at most
+//! one a worker.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

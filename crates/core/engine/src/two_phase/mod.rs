@@ -5,8 +5,8 @@
 //! held is the [policy](crate::contract::LockPolicy).
 //!
 //! **Keys without rows.** A look-up that finds nothing, and an insert, must keep others from inserting the key. They
-//! put a *tombstone* into the index, a row in state absent, and lock that. Tombstones that nobody turned into rows are unlinked
-//! when the batch is over and nobody runs. A removal leaves a tombstone too.
+//! put a *tombstone* into the index, a row in state absent, and lock that. Tombstones that nobody turned into rows are
+//! unlinked when the batch is over and nobody runs. A removal leaves a tombstone too.
 //!
 //! **Scans.** A table has a lock of its own for two groups: scans, and transactions that insert or remove. A scan also
 //! locks the rows that it reads.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::os::fd::AsFd;
 
-use lockwork_locking::conformance::shared::SharedTable;
-use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
+use lockwork_conformance::locks::shared::SharedTable;
+use lockwork_conformance::locks::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::shared::{Step, Table, TableError};
 use lockwork_locking::{LockId, Outcome, Request};
 use lockwork_sharedlocks::{LockMode, Mapped, SharedLocks, WaitPolicy};

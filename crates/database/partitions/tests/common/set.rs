@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use lockwork_engine::conformance::Random;
+use lockwork_conformance::engines::Random;
 use lockwork_partitions::divided::{KEPT_BYTES, Others};
 use lockwork_procedure::block::{Batch, Status};
 use lockwork_sequencer::io::simulated::SimulatedDisk;

@@ -1,8 +1,8 @@
 //! The golden lock scripts, with a machine for every session, and with all sessions on one.
 
 use crate::network::{MS, Network};
+use lockwork_conformance::locks::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_lock_protocol::client::{self, Ask};
-use lockwork_locking::conformance::{Capability, Event, Manager, NotHeld, Session, golden, run_all};
 use lockwork_locking::{LockId, Outcome, Request};
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Whom a call concerns is held against what its procedure uses when it runs.
 
-use lockwork_engine::conformance::{PROCEDURES, Random, accounts};
-use lockwork_engine::random_procedures::{self, schemas};
+use lockwork_conformance::engines::{PROCEDURES, Random, accounts};
+use lockwork_conformance::procedures::{self as random_procedures, schemas};
 use lockwork_engine::registry::Registry;
 use lockwork_memory::Pages;
 use lockwork_procedure::assembly::assemble;

@@ -16,10 +16,9 @@ use lockwork_procedure::program::{Field, Procedure};
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 use lockwork_procedure::verify::verify;
 
-use crate::conformance::{Make, Random};
-use crate::contract::{Engine, EngineKind, Options, create};
-use crate::replay::{compare_digests, replay};
-use crate::tally::Tally;
+use crate::engines::{Make, Random};
+use lockwork_engine::replay::{compare_digests, replay};
+use lockwork_engine::{Engine, EngineKind, Options, Tally, create};
 
 /// Parameters: eight integers; keys of the second and third table, two each; a line; text.
 const P: u32 = 32;

@@ -4,7 +4,7 @@
 //! the `s`. Everything that is wrong with a script is an error with its line and what would be right.
 
 use super::{Capability, Event, Manager, Session};
-use crate::{LockId, LockMode, Outcome, Request};
+use lockwork_locking::{LockId, LockMode, Outcome, Request};
 use std::fmt::Write;
 
 /// A script does not say what it should.

@@ -5,7 +5,7 @@
 //! with groups, said in one sentence.
 
 use super::{Capability, Event, Manager, NotHeld, Session};
-use crate::{LockId, LockMode, Outcome, Request, compatible};
+use lockwork_locking::{LockId, LockMode, Outcome, Request, compatible};
 
 /// What one `acquire` asked for.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 //! the adapter gives back what is asked for twice.
 
 use super::{Capability, Event, Manager, NotHeld, Session};
-use crate::shared::memory::{Memory, Private};
-use crate::shared::{self, Layout, SessionNumber, Step, Table, WaitPolicy, Wake};
-use crate::{LockId, Outcome, Request};
+use lockwork_locking::shared::memory::{Memory, Private};
+use lockwork_locking::shared::{self, Layout, SessionNumber, Step, Table, WaitPolicy, Wake};
+use lockwork_locking::{LockId, Outcome, Request};
 
 /// A session of a script, with the locks that it waits for and until when.
 struct Member {

@@ -35,7 +35,7 @@ pub mod reference;
 mod script;
 pub mod shared;
 
-use crate::{LockId, Outcome, Request};
+use lockwork_locking::{LockId, Outcome, Request};
 use std::fmt;
 
 pub use script::{Script, ScriptError, parse};

@@ -8,11 +8,11 @@
 //! - [`GroupWords`]: the group locks of whole tables; they refuse instead of waiting.
 
 use super::{Capability, Event, Manager, NotHeld, Session, names};
-use crate::batch::{Access, AccessSets, BatchConfig, BatchLocks};
-use crate::queue::QueueLocks;
-use crate::sync::AtomicU64;
-use crate::word::{self, Age, group};
-use crate::{LockId, LockMode, Outcome, Owner, Request};
+use lockwork_locking::batch::{Access, AccessSets, BatchConfig, BatchLocks};
+use lockwork_locking::queue::QueueLocks;
+use lockwork_locking::word::{self, Age, group};
+use lockwork_locking::{LockId, LockMode, Outcome, Owner, Request};
+use std::sync::atomic::AtomicU64;
 
 /// Locks that the adapters provide: names `0..LOCKS`.
 pub const LOCKS: u32 = 64;

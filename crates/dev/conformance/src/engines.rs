@@ -2,15 +2,15 @@
 //! few keys, some of them absent. Each call must end as in the engine's serial order replayed one after the other,
 //! answer the same, and leave the same database.
 //!
-//! The engine crate runs it on the CPU engines, the crates of other back ends on theirs.
+//! The tests of the engine crate run it on the CPU engines, those of other back ends on theirs.
 
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 
-use crate::contract::{Engine, EngineError, EngineKind, Options, create};
-use crate::replay::{compare_digests, replay};
+use lockwork_engine::replay::{compare_digests, replay};
+use lockwork_engine::{Engine, EngineError, EngineKind, Options, create};
 
 /// A small generator (splitmix64), so that a seed replays a run.
 #[derive(Clone, Debug)]
