@@ -90,7 +90,7 @@ fn goes_on(hook: &str, name: &str) {
     }
     let said = daemon.take().expect("it runs").kill();
     let back = said.find("2 of them held").or_else(|| said.find("locks are back"));
-    assert!(back.is_some() && said.contains(&format!("lockd: {name} on port3\n")), "{said}");
+    assert!(back.is_some() && said.contains(&format!(" {name} on port3\n")), "{said}");
 }
 
 /// The same with one task, whose requests alone are counted.
