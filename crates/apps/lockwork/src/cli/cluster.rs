@@ -16,7 +16,9 @@ use tokio::runtime::Runtime;
 
 use super::engines;
 use super::parts::{Divided, Place};
-use super::serve::{Arguments, Signals, example, failure, host, place_of, read, tell_manager, while_starting};
+use super::serve::{
+    Arguments, Signals, example, failure, host, notify_ready, notify_stopping, place_of, read, while_starting,
+};
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
@@ -196,7 +198,7 @@ async fn stay(gate: &Gate, why: &str, watcher: &Watcher, signals: &mut Signals) 
         "{why}; this node has stopped, and answers nobody; end it, and start it again to have it begin anew \
          (docs/cluster.md, When a node differs)"
     );
-    tell_manager();
+    notify_ready();
     gate.refuse(|| format!("this node of a cluster has stopped: {why}"), signals.next()).await;
     Failure::Damaged(why.into())
 }
@@ -328,7 +330,7 @@ impl Term<'_> {
         };
         if *is_first {
             print(&format!("ready: {}: follows; {} when it leads\n", told.place, told.psql))?;
-            tell_manager();
+            notify_ready();
             *is_first = false;
         }
         self.serve(server, &handle, others.as_ref(), signals, &told).await
@@ -462,6 +464,7 @@ fn is_asked(asked: &mut u32, handle: &sequencer::Handle) {
         std::process::exit(130);
     }
     tracing::info!("ending; once more ends it at once");
+    notify_stopping();
     *asked += 1;
 }
 

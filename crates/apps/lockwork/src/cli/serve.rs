@@ -1,12 +1,8 @@
 //! `lockwork serve`: a database for PostgreSQL's clients.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +11,7 @@ use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{Error, Lockwork, OpenOptions};
 use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
+use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -154,7 +151,7 @@ fn serve(
         if let Some(call) = example {
             eprintln!("for example: psql -h {host} -p {} -c \"{call}\"", address.port());
         }
-        tell_manager();
+        notify_ready();
         let mut serving = tokio::spawn(server.run());
         let mut asked = 0;
         let ended = loop {
@@ -169,6 +166,7 @@ fn serve(
                 std::process::exit(130);
             }
             tracing::info!("ending; once more ends it at once");
+            notify_stopping();
             ending.end();
         };
         match ended {
@@ -244,19 +242,19 @@ pub(super) fn example(database: &Lockwork) -> Option<String> {
     })
 }
 
-/// Tells systemd, if it wants to know (`sd_notify(3)`), that the server is there.
-pub(super) fn tell_manager() {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = UnixDatagram::unbound().and_then(|socket| {
-        let name = name.as_bytes();
-        let address = match name.strip_prefix(b"@") {
-            Some(name) => SocketAddress::from_abstract_name(name)?,
-            None => SocketAddress::from_pathname(OsStr::from_bytes(name))?,
-        };
-        socket.send_to_addr(b"READY=1", &address)
-    });
-    if let Err(error) = told {
-        tracing::warn!("systemd was not told that the server is ready: {error}");
+/// Tells the service manager, if there is one (`sd_notify(3)`), that the server is ready.
+pub(super) fn notify_ready() {
+    notify(NotifyState::Ready);
+}
+
+/// Tells the service manager that the server ends.
+pub(super) fn notify_stopping() {
+    notify(NotifyState::Stopping);
+}
+
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(std::slice::from_ref(&state)) {
+        tracing::warn!("systemd was not told {state}: {error}");
     }
 }
 

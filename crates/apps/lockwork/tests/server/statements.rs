@@ -473,7 +473,7 @@ fn more_clients_than_there_may_be_are_told() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_it_is_ready() {
+fn a_service_manager_is_told_when_it_is_ready_and_when_it_ends() {
     let folder = Folder::new("serve-notify");
     std::fs::create_dir_all(&folder.0).unwrap();
     let path = folder.0.join("notify");
@@ -482,9 +482,11 @@ fn a_service_manager_is_told_when_it_is_ready() {
     let server = Server::start_with(&[], &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
     let mut told = [0; 64];
     let length = manager.recv(&mut told).unwrap();
-    assert_eq!(&told[..length], b"READY=1");
+    assert_eq!(&told[..length], b"READY=1\n");
     Client::of(&server).query("SELECT 1").unwrap();
     assert_eq!(server.end(), Some(0));
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"STOPPING=1\n");
 }
 
 #[test]
