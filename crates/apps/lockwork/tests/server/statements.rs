@@ -381,11 +381,8 @@ fn clients_that_behave_badly_disturb_nobody() {
     let mut good = Client::of(&server);
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut random = lockwork_random::Random(seed);
+    let mut next = move || random.next_u64() as u8;
     for round in 0..60 {
         let mut bad = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         let bytes: Vec<u8> = (0..usize::from(next()) * 4).map(|_| next()).collect();
