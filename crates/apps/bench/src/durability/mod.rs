@@ -23,6 +23,7 @@ use clap::Args;
 use lockwork::sequencer::Durability;
 use lockwork::{Batch, EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value};
 use lockwork_random::Random;
+use lockwork_workload::statistics::median;
 use serde_json::json;
 
 use super::near_data::postgres::PostgresError;
@@ -115,9 +116,7 @@ struct Line {
 
 impl Line {
     fn median(&self) -> f64 {
-        let mut rates = self.rates.clone();
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
+        median(self.rates.iter().copied())
     }
 }
 
