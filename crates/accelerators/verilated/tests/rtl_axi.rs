@@ -6,7 +6,7 @@ mod support;
 use std::collections::{HashMap, VecDeque};
 
 use lockwork_verilated::{Model, Port};
-use support::{Chance, module, port, seed};
+use support::{Random, module, port, seed};
 
 const ADDR_MASK: u64 = (1 << 37) - 1;
 
@@ -50,13 +50,13 @@ fn get(model: &Model, at: Port) -> Request {
     }
 }
 
-fn any(chance: &mut Chance, unit: u32, tag: u64) -> Request {
+fn any(chance: &mut Random, unit: u32, tag: u64) -> Request {
     Request {
         unit,
         tag,
         write: chance.percent(40),
-        addr: chance.next() & ADDR_MASK,
-        data: chance.next(),
+        addr: chance.next_u64() & ADDR_MASK,
+        data: chance.next_u64(),
         strobe: chance.below(256),
     }
 }
@@ -77,7 +77,7 @@ fn units_share_a_memory_port_fairly_and_get_their_own_answers() {
         ["valid_i", "ready_o", "req_i", "rsp_valid_o", "rsp_o"].map(named);
     let [port_valid, port_ready, port_req] = ["port_valid_o", "port_ready_i", "port_req_o"].map(named);
     let [port_rsp_valid, port_rsp, quiet, hold] = ["port_rsp_valid_i", "port_rsp_i", "quiet_o", "hold_i"].map(named);
-    let mut chance = Chance(seed(11));
+    let mut chance = Random(seed(11));
     let mut offers: Vec<Option<Request>> = vec![None; UNITS as usize];
     let mut waited = [0_u32; UNITS as usize];
     let mut on_way: VecDeque<Request> = VecDeque::new();
@@ -204,7 +204,7 @@ fn requests_become_axi_bursts_of_one_and_answers_find_back() {
         assert_eq!([length, size, burst].map(|name| model.get(named(name))), [0, 3, 1]);
     }
     assert_eq!(model.get(wlast), 1);
-    let mut chance = Chance(seed(13));
+    let mut chance = Random(seed(13));
     let mut slave = Slave::default();
     // By ID: what must be answered, and with which word.
     let mut open: HashMap<u64, Request> = HashMap::new();

@@ -3,30 +3,11 @@
 
 use lockwork_locking::batch::{Access, BatchConfig, BatchError, BatchLocks, FlatSets};
 use lockwork_locking::{LockMode, compatible};
+use lockwork_random::Random;
 use lockwork_verilated::{Build, Model, Port};
 
 const RECORDS: u32 = 32;
 const SET_MAX: usize = 4;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ word >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
@@ -207,7 +188,11 @@ fn stream(random: &mut Random, length: u64, records: u64, writers: u64) -> Vec<V
     let transaction = |random: &mut Random| {
         let accesses = random.below(SET_MAX as u64 + 1);
         let record = |random: &mut Random| {
-            if random.below(1000) == 0 { RECORDS + random.next() as u32 % 1000 } else { random.below(records) as u32 }
+            if random.below(1000) == 0 {
+                RECORDS + random.next_u64() as u32 % 1000
+            } else {
+                random.below(records) as u32
+            }
         };
         (0..accesses).map(|_| Access { record: record(random), mode: mode(random, writers) }).collect()
     };

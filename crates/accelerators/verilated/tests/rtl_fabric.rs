@@ -6,7 +6,7 @@ mod support;
 use std::collections::VecDeque;
 
 use lockwork_verilated::{Model, Port};
-use support::{Chance, module, port, seed};
+use support::{Random, module, port, seed};
 
 const CROSSBAR: u64 = 0;
 const RING: u64 = 1;
@@ -81,14 +81,14 @@ fn parts(bits: u32) -> impl Iterator<Item = (usize, u32, u32)> {
 /// A message of this sender with this number.
 fn message(from: u32, number: u64) -> [u64; 3] {
     // The sender is in bits that no channel cuts off, for the receiver to know.
-    let mut chance = Chance(number << 8 | u64::from(from));
-    [chance.next() & !0xF | u64::from(from), chance.next(), chance.next()]
+    let mut chance = Random(number << 8 | u64::from(from));
+    [chance.next_u64() & !0xF | u64::from(from), chance.next_u64(), chance.next_u64()]
 }
 
 fn random(topology: u64, workers: u32, requests: bool) {
     let mut model = module("lw_fabric", &[("Topology", topology), ("Workers", workers.into())]);
     let channel = if requests { Channel::requests(&model) } else { Channel::responses(&model) };
-    let mut chance = Chance(seed(7));
+    let mut chance = Random(seed(7));
     let size = workers as usize;
     let mut sent = 0_u64;
     let mut received = 0_u64;
@@ -243,7 +243,7 @@ fn saturated(topology: u64, closed: u64) -> f64 {
     const CYCLES: u64 = 20_000;
     let mut model = module("lw_fabric", &[("Topology", topology), ("Workers", 4)]);
     let channel = Channel::requests(&model);
-    let mut chance = Chance(seed(11));
+    let mut chance = Random(seed(11));
     let mut offered = [false; 4];
     let (mut received, mut taking) = ([0_u64; 4], 0);
     for cycle in 0..CYCLES {

@@ -9,8 +9,6 @@ mod judge;
 mod machine;
 #[path = "index/memory.rs"]
 mod memory;
-#[path = "index/random.rs"]
-mod random;
 #[path = "index/tables.rs"]
 mod tables;
 #[path = "index/transactions.rs"]

@@ -6,7 +6,7 @@ mod support;
 use std::collections::HashMap;
 
 use lockwork_verilated::{Model, Port};
-use support::{Chance, module, port, seed};
+use support::{Random, module, port, seed};
 
 const STATE_STOPPED: u64 = 0;
 const STATE_RUNNING: u64 = 1;
@@ -28,7 +28,7 @@ struct Host {
 struct Memory {
     words: HashMap<u64, u64>,
     answers: Vec<(u64, u32, u64, bool, u64)>,
-    chance: Chance,
+    chance: Random,
     refuse: Option<u64>,
 }
 
@@ -335,7 +335,7 @@ fn the_machine_takes_blocks_from_its_rings_and_reports_them() {
     let seed = seed(17);
     let parameters = [("Workers", 2), ("Contexts", 4), ("Entries", 64), ("KeyWords", 1), ("HashSlots", 48)];
     let mut host = Host::new(module("lw_top_mem", &parameters));
-    let memory = Memory { words: HashMap::new(), answers: Vec::new(), chance: Chance(seed), refuse: None };
+    let memory = Memory { words: HashMap::new(), answers: Vec::new(), chance: Random(seed), refuse: None };
     host.memory = Some(memory);
     host.wait_for(STATE_STOPPED);
     let (submit, complete, block) = (0x1000_u64, 0x2000_u64, 0x10_0000_u64);

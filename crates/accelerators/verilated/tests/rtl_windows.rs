@@ -4,7 +4,7 @@ mod support;
 
 use lockwork_verilated::Port;
 
-use support::{Chance, module, port, seed};
+use support::{Random, module, port, seed};
 
 const GRANULES: u64 = 32;
 /// Until what has just come back is free, and two laps, in which each granule is taken into the run and let go.
@@ -23,7 +23,7 @@ fn longest(taken: &[bool]) -> u64 {
 #[test]
 fn windows_do_not_overlap_and_what_fits_is_found() {
     lockwork_testkit::needs!(lockwork_verilated::tools());
-    let mut chance = Chance(seed(1));
+    let mut chance = Random(seed(1));
     let mut model = module("lw_windows", &[]);
     let [init, init_at, want, take, take_count, give, give_base, give_count] =
         ["init_i", "init_at_i", "want_i", "take_i", "take_count_i", "give_valid_i", "give_base_i", "give_count_i"]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use lockwork_memory::{Buffer, LINE, Pages, prefetch};
 use lockwork_workload::random::Random;
+use lockwork_workload::statistics::median;
 use serde::Serialize;
 use serde_json::json;
 
@@ -57,12 +58,8 @@ pub(super) fn measure(pages: Pages, threads: usize, seed: u64) -> Result<Limits,
     let buffer = Buffer::zeroed(BYTES, pages, "random reads").map_err(Failure::usage)?;
     let lines = (BYTES / LINE) as u64;
     link(&buffer, lines, seed);
-    let median = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
     let several = |one: &(dyn Fn(u64) -> f64 + Sync)| {
-        median((0..3).map(|round| together(threads, &|thread| one(seed + round * 64 + thread))).collect())
+        median((0..3).map(|round| together(threads, &|thread| one(seed + round * 64 + thread))))
     };
     let independent = |width: u64| several(&|seed| independent(&buffer, lines, width, seed));
     Ok(Limits {

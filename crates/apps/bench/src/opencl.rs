@@ -9,6 +9,7 @@ use lockwork_engine::{EngineKind, Options, Settings};
 use lockwork_opencl::{CopyTimes, copies, random_lines};
 use lockwork_procedure::block::Batch;
 use lockwork_workload::Workload;
+use lockwork_workload::statistics::median;
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 
 use super::chart::{bars, grouped, lines};
@@ -194,13 +195,9 @@ impl Evaluation<'_> {
                 rounds.push(*device_of(&self.run(kind, 'b', theta, BATCH, 1)?)?);
             }
         }
-        let median = |mut values: Vec<f64>| {
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
         let (mut kernel, mut all) = (Vec::new(), Vec::new());
         for (kind, rounds) in OPENCL.into_iter().zip(&rounds) {
-            let of = |of: fn(&DeviceRun) -> f64| median(rounds.iter().map(of).collect());
+            let of = |of: fn(&DeviceRun) -> f64| median(rounds.iter().map(of));
             let (into, kernels, back) = (of(|d| d.transfer_in_ms), of(|d| d.execution_ms), of(|d| d.transfer_out_ms));
             let planning = of(|d| d.planning_ms);
             let name = kind.name();
@@ -215,7 +212,7 @@ impl Evaluation<'_> {
         }
         let ratios: Vec<f64> =
             rounds[0].iter().zip(&rounds[1]).map(|(d, t)| t.execution_ms / d.execution_ms.max(1e-9)).collect();
-        let ratio = median(ratios.clone());
+        let ratio = median(ratios.iter().copied());
         print(&format!("  two-phase kernel to deterministic kernel: {ratio:.2} (in turn: {ratios:.2?})\n"))?;
         self.save(&format!("4.3-theta-{theta}.svg"), &bars("Kernel time", "milliseconds a batch", &kernel))?;
         self.save(&format!("4.4-theta-{theta}.svg"), &bars("Time on the device", "milliseconds a batch", &all))

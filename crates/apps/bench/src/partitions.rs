@@ -12,6 +12,7 @@ use lockwork_engine::{Completed, Engine, Options};
 use lockwork_partitions::NetworkEngine;
 use lockwork_procedure::block::Batch;
 use lockwork_workload::Workload;
+use lockwork_workload::statistics::median;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 use serde::Serialize;
 use serde_json::json;
@@ -136,11 +137,7 @@ fn measure(plan: &Plan, (nodes, remote): (u64, f64)) -> Result<Case, Failure> {
         }
         last.iter().for_each(|batch| workload.observe(batch));
     }
-    let median = |of: fn(&(f64, f64, f64)) -> f64| {
-        let mut values: Vec<f64> = runs.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
+    let median = |of: fn(&(f64, f64, f64)) -> f64| median(runs.iter().map(of));
     let (txn_per_s, workers_ns) = (median(|run| run.0), median(|run| run.1));
     let verification = verify(&*engine, &mut workload, &last)?;
     Ok(Case { nodes, remote, txn_per_s, workers_ns, coordinator_ns: median(|run| run.2), work: 0.0, verification })

@@ -7,6 +7,7 @@ use lockwork_locking::batch::{Access, BatchConfig, BatchLocks, SingleSets};
 use lockwork_locking::queue::QueueLocks;
 use lockwork_locking::{LockId, LockMode, Owner, Request};
 use lockwork_memory::{Buffer, Pages, prefetch};
+use lockwork_random::Random;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -14,23 +15,6 @@ const RECORDS: u32 = 1_000_000;
 const BATCH: u32 = 131_072;
 const TRANSACTIONS: u32 = 64 * BATCH;
 const REPETITIONS: usize = 3;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Zipf ranks by inversion (Gray et al. 1994), spread over the records by a multiplication modulo their number.
 struct Zipf {
@@ -140,7 +124,7 @@ fn line_reads_per_s(seed: u64) -> f64 {
     // SAFETY: the buffer has this many bytes; writing makes the pages real.
     unsafe { memory.as_ptr().write_bytes(1, LINES as usize * 64) };
     let mut random = Random(seed);
-    let order: Vec<u32> = (0..READS + 32).map(|_| (random.next() % LINES) as u32).collect();
+    let order: Vec<u32> = (0..READS + 32).map(|_| (random.next_u64() % LINES) as u32).collect();
     let address = |line: u32| memory.as_ptr().wrapping_add(line as usize * 64);
     let start = Instant::now();
     let mut sum = 0u64;

@@ -8,6 +8,8 @@
 //! Invariant: for two key images of one table, `Key` equality is column-wise equality and `Key` order is the
 //! lexicographic order of the columns.
 
+pub use lockwork_random::mix;
+
 use crate::schema::{ColumnType, ROW_HEADER_BYTES, TableSchema};
 
 /// A key in normal form: compare and hash it as words. Unused trailing bytes are zero.
@@ -47,16 +49,6 @@ impl Key {
         }
         hash
     }
-}
-
-/// A bijection of the 64-bit words that spreads them (the finaliser of MurmurHash3 with Stafford's constants, variant
-/// 13).
-#[inline(always)]
-#[must_use]
-pub const fn mix(word: u64) -> u64 {
-    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
 }
 
 /// How the key image of one table becomes a [`Key`].

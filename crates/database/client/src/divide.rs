@@ -291,14 +291,10 @@ mod tests {
             ["'", "\"", "$", "$a$", ";", "/*", "*/", "--", "\n", " ", "e'", "\\", "é", "1", "END", "CASE", "BEGIN"];
         let more = ["CREATE PROCEDURE ", " AS DECLARE ", "; "];
         let words: Vec<&str> = words.into_iter().chain(more).collect();
-        let mut state = 1_u64;
+        let mut random = lockwork_random::Random(1);
         let mut count = 0;
         for _ in 0..20_000 {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                words[(state >> 33) as usize % words.len()]
-            };
-            let script: String = (0..12).map(|_| next()).collect();
+            let script: String = (0..12).map(|_| random.pick(&words)).collect();
             let Divided { statements, .. } = divide(&script);
             for place in statements.split_last().map_or(&[][..], |(_, ended)| ended) {
                 let part = &script[place.clone()];

@@ -16,12 +16,8 @@ const BYTES: usize = 500_000;
 
 /// A message that does not get smaller: servers compress what they agree upon, and keep 8 MB of it.
 fn message(number: u64) -> Vec<u8> {
-    let mut state = number;
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(BYTES).collect()
+    let mut random = lockwork_random::Random(number);
+    std::iter::repeat_with(|| random.next_u64() as u8).take(BYTES).collect()
 }
 
 fn messages(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {

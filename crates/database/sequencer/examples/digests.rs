@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_engine::{EngineKind, Options as EngineOptions, create};
 use lockwork_procedure::block::Batch;
+use lockwork_random::Random;
 use lockwork_sequencer::io::Nowhere;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
@@ -65,12 +66,9 @@ fn join(journal: &SimulatedJournal, may_lead: bool, compares: bool) -> Result<(S
 
 fn calls(seed: u64) -> Batch {
     let mut batch = Batch::new(72, CALLS).expect("memory");
-    let mut random = seed;
+    let mut random = Random(seed);
     for _ in 0..CALLS {
-        let mut draw = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % ACCOUNTS
-        };
+        let mut draw = || random.below(ACCOUNTS);
         let arguments = [draw(), draw(), 1];
         let mut block = batch.push(0).expect("room");
         for (at, argument) in arguments.into_iter().enumerate() {

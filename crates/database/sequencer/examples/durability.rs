@@ -16,6 +16,7 @@ use lockwork_procedure::block::Batch;
 use lockwork_sequencer::io::{Disk, Io, Mode};
 use lockwork_sequencer::{Definition, Durability, Options, RecoveryReport, Sequencer};
 use lockwork_workload::Workload;
+use lockwork_workload::statistics::median;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -33,11 +34,6 @@ struct Bench {
     accounts: u64,
     rounds: usize,
     procedures: Vec<lockwork_procedure::program::Procedure>,
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn engine() -> Outcome<Box<dyn Engine>> {

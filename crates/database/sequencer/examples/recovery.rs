@@ -16,6 +16,7 @@ use lockwork_procedure::program::Procedure;
 use lockwork_sequencer::io::Disk;
 use lockwork_sequencer::{Definition, Options, RecoveryReport, Sequencer};
 use lockwork_workload::Workload;
+use lockwork_workload::statistics::median;
 use lockwork_workload::transfer::{Transfer, TransferConfig};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -41,11 +42,6 @@ fn engine() -> Outcome<Box<dyn Engine>> {
 fn open(path: &Path) -> Outcome<(Sequencer, RecoveryReport)> {
     let options = Options { checkpoint_bytes: 0, ..Options::default() };
     Ok(Sequencer::open(Arc::new(Disk::new()), path, options, engine()?, &mut |_| ())?)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 impl Bench {

@@ -85,7 +85,6 @@ pub(crate) enum Event {
 pub struct Audit {
     path: Arc<Path>,
     log: Arc<Mutex<Log>>,
-    warn: fn(&str),
 }
 
 impl std::fmt::Debug for Audit {
@@ -106,16 +105,16 @@ fn short(text: &str, most: usize) -> &str {
 }
 
 impl Audit {
-    /// Opens a log, which is made if it is not there; `warn` is told when it cannot be written later.
+    /// Opens a log, which is made if it is not there.
     ///
     /// # Errors
     /// The system's; the file is a symbolic link.
-    pub fn open(path: impl Into<PathBuf>, warn: fn(&str)) -> io::Result<Self> {
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path: PathBuf = path.into();
         let looked = Instant::now();
         let denied = Denied { since: looked, count: 0, omitted: 0 };
         let log = Log { file: open(&path)?, looked, denied, is_broken: false };
-        Ok(Self { path: path.into(), log: Arc::new(Mutex::new(log)), warn })
+        Ok(Self { path: path.into(), log: Arc::new(Mutex::new(log)) })
     }
 
     fn write(&self, event: &str, user: &str, more: Value) {
@@ -132,7 +131,8 @@ impl Audit {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let written = self.look(&mut log).and_then(|()| log.file.write_all(line.as_bytes()));
         if let (Err(error), false) = (&written, log.is_broken) {
-            (self.warn)(&format!("{} is not written: {error}; the server goes on without it", self.path.display()));
+            let path = self.path.display();
+            tracing::warn!("the audit log {path} is not written: {error}; the server goes on without it");
         }
         log.is_broken = written.is_err();
     }
@@ -220,7 +220,7 @@ mod tests {
     fn events_are_lines_that_only_their_owner_reads() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
-        let audit = Audit::open(&path, |_| {}).unwrap();
+        let audit = Audit::open(&path).unwrap();
         let of = Of { user: "a\"\n\u{1}b", address: "10.0.0.1:5".parse().unwrap(), tls: true };
         audit.login(of, 7, "call", "bank");
         audit.refused(Of { user: &"x".repeat(9000), ..of }, "wrong password");
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(lines(&path).len(), 1);
         assert_eq!(std::fs::metadata(folder.path().join("audit.1")).unwrap().len(), MAX_BYTES);
         std::os::unix::fs::symlink("elsewhere", folder.path().join("link")).unwrap();
-        let error = Audit::open(folder.path().join("link"), |_| {}).map(drop).unwrap_err();
+        let error = Audit::open(folder.path().join("link")).map(drop).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()), "{error}");
     }
 
@@ -255,7 +255,7 @@ mod tests {
     fn statements_that_lack_a_right_fill_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
-        let audit = Audit::open(&path, |_| {}).unwrap();
+        let audit = Audit::open(&path).unwrap();
         let of = Of { user: "ann", address: "10.0.0.1:5".parse().unwrap(), tls: false };
         // All within one second.
         let later = Instant::now() + Duration::from_secs(60);

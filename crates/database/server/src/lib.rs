@@ -136,8 +136,6 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Counts what the server does.
     pub watcher: Watcher,
-    /// Is told what those who run the server should know, in a sentence.
-    pub warn: fn(&str),
 }
 
 impl Default for Options {
@@ -152,7 +150,6 @@ impl Default for Options {
             audit: None,
             tls: None,
             watcher: Watcher::default(),
-            warn: |_| {},
         }
     }
 }
@@ -197,7 +194,6 @@ pub struct Server {
     users: Option<Arc<Users>>,
     audit: Option<Audit>,
     logins: Arc<Logins>,
-    warn: fn(&str),
     drain: Duration,
     limits: connection::Limits,
     ending: Sender<bool>,
@@ -229,13 +225,13 @@ impl Server {
     }
 
     fn new(listener: TcpListener, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        let Options { connections, queue, drain, login, io_timeout, users, audit, tls, watcher, warn } = options;
+        let Options { connections, queue, drain, login, io_timeout, users, audit, tls, watcher } = options;
         let files = allow_descriptors();
         if let Some(files) = files.filter(|&files| files < connections + OTHER_FILES) {
-            warn(&format!(
+            tracing::warn!(
                 "this process may have {files} files open (ulimit -n), which is about {} connections, and not {connections}",
                 files.saturating_sub(OTHER_FILES)
-            ));
+            );
         }
         let users = users.map(Arc::new);
         let access = Access::new(users.clone(), audit.clone(), tls.as_ref()).map_err(ServeError::Certificate)?;
@@ -245,13 +241,13 @@ impl Server {
         if !database.follows() {
             watcher.0.ready();
         }
-        let (ending, reserve) = (Sender::new(false), Reserve::new(warn));
+        let (ending, reserve) = (Sender::new(false), Reserve::new());
         // A program may begin all of its connections at once. Each has two files: the other one tells that it has gone.
         let few_files = files.map_or(usize::MAX, |files| files.saturating_sub(OTHER_FILES) / 4);
         let max_pending = connections.max(MIN_PENDING).min(few_files.max(MIN_PENDING));
         let logins = Arc::new(Logins::new(connections, max_pending));
         let (access, limits) = (Arc::new(access), connection::Limits { login, io_timeout, room: held::room() });
-        Ok(Self { listener, database, access, tls, users, audit, logins, warn, drain, limits, ending, reserve })
+        Ok(Self { listener, database, access, tls, users, audit, logins, drain, limits, ending, reserve })
     }
 
     /// Where it listens: with port 0 asked for, the port that it got.
@@ -301,7 +297,7 @@ impl Server {
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 _ = looks.tick(), if watching.is_some() => {
                     if let Some(watching) = &mut watching {
-                        watching.look(&self.logins, self.audit.as_ref(), self.warn);
+                        watching.look(&self.logins, self.audit.as_ref());
                     }
                     continue;
                 }
@@ -384,7 +380,7 @@ struct Watching {
 impl Watching {
     /// Ends sessions of users that were changed or removed. A file that cannot be read, perhaps because somebody is
     /// writing it, ends nobody's.
-    fn look(&mut self, logins: &Logins, audit: Option<&Audit>, warn: fn(&str)) {
+    fn look(&mut self, logins: &Logins, audit: Option<&Audit>) {
         let version = self.users.version().ok();
         let has_new = logins.has_new();
         if version.is_some() && version == self.last && !has_new {
@@ -393,6 +389,7 @@ impl Watching {
         match self.users.logins() {
             Ok(now) => {
                 for (id, user) in logins.end_changed(&now) {
+                    tracing::info!(user, session = id, "a session is ended: its user was changed or removed");
                     if let Some(audit) = audit {
                         audit.ended(&user, id, "the user was changed or removed");
                     }
@@ -401,7 +398,7 @@ impl Watching {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_told, true) {
-                    warn(&format!("nobody can log in, and sessions go on as they are: {error}"));
+                    tracing::error!("nobody can log in, and sessions go on as they are: {error}");
                 }
                 self.last = None;
             }
@@ -437,14 +434,13 @@ fn allow_descriptors() -> Option<usize> {
 /// A file that is open for nothing, so that somebody can be told when no further one is possible.
 struct Reserve {
     file: Option<File>,
-    warn: fn(&str),
     /// When it was last told that there are no files.
     told: Option<Instant>,
 }
 
 impl Reserve {
-    fn new(warn: fn(&str)) -> Self {
-        Self { file: File::open("/dev/null").ok(), warn, told: None }
+    fn new() -> Self {
+        Self { file: File::open("/dev/null").ok(), told: None }
     }
 
     /// Whether the file is there; it comes back when somebody has gone, before others come in.
@@ -464,7 +460,7 @@ impl Reserve {
         const RETRY_DELAY: Duration = Duration::from_secs(60);
         if self.told.is_none_or(|told| told.elapsed() > RETRY_DELAY) {
             self.told = Some(Instant::now());
-            (self.warn)("no file is left for a connection (ulimit -n): those who come are refused");
+            tracing::warn!("no file is left for a connection (ulimit -n): those who come are refused");
         }
     }
 }

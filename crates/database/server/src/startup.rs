@@ -87,6 +87,7 @@ impl Startup {
         }
         let right = login.map_or(Right::Define, |login| login.right);
         self.session.permit(right, of(client), self.entry.id(), login.is_some());
+        tracing::debug!(user, address = %client.socket_addr(), session = self.entry.id(), %right, "a session begins");
         if let Some(audit) = &self.access.audit {
             let database = client.metadata().get(METADATA_DATABASE).map_or(user, String::as_str);
             audit.login(of(client), self.entry.id(), &right.to_string(), database);
@@ -95,6 +96,7 @@ impl Startup {
     }
 
     fn refused<C: ClientInfo>(&self, client: &C, reason: &str) {
+        tracing::debug!(user = name(client), address = %client.socket_addr(), "a client is refused: {reason}");
         if let Some(audit) = &self.access.audit {
             audit.refused(of(client), reason);
         }

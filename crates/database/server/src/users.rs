@@ -464,7 +464,7 @@ impl AuthSource<Login> for Users {
     async fn get_scram_secret(&self, login: &LoginInfo) -> PgWireResult<(ScramSecret, Option<Login>)> {
         let name = login.user().unwrap_or_default();
         let users = self.list().map_err(|error| {
-            eprintln!("lockwork: nobody can log in: {error}");
+            tracing::error!("nobody can log in: {error}");
             PgWireError::UserError(Box::new(crate::session::fatal("28000", "the server cannot read its users")))
         })?;
         let found = users.into_iter().find(|user| user.name == name);

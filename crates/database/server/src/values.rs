@@ -515,12 +515,9 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
         // Any bytes are a value or refused.
-        let mut state = 1_u64;
+        let mut random = lockwork_random::Random(1);
         for _ in 0..20_000 {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as u8
-            };
+            let mut next = || random.next_u64() as u8;
             let bytes: Vec<u8> = (0..next() % 40).map(|_| if next() % 2 == 0 { 0 } else { next() % 4 }).collect();
             for declared in [Type::NUMERIC, Type::INT8, Type::BOOL_ARRAY, Type::TEXT, Type::FLOAT8] {
                 for field in [&integer, &array] {

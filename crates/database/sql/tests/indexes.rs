@@ -2,6 +2,8 @@
 
 mod common;
 
+use lockwork_random::Random;
+
 use common::{KINDS, Session, answers};
 
 const PEOPLE: &str = "
@@ -85,11 +87,8 @@ fn check(session: &Session) {
 fn indexes_hold_what_their_table_does_after_random_writes() {
     for kind in KINDS {
         for seed in 1..=5_u64 {
-            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let mut draw = |below: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % below
-            };
+            let mut random = Random(seed);
+            let mut draw = |below| random.below(below);
             let mut session = Session::new(kind);
             session.run(PEOPLE);
             for _ in 0..150 {

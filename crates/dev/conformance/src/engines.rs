@@ -8,24 +8,10 @@ use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
+pub use lockwork_random::Random;
 
 use lockwork_engine::replay::{compare_digests, replay};
 use lockwork_engine::{Engine, EngineError, EngineKind, Options, create};
-
-/// A small generator (splitmix64), so that a seed replays a run.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (word ^ (word >> 31)) % n
-    }
-}
 
 /// Procedures of every kind, on one table of accounts.
 pub const PROCEDURES: &[&str] = &[

@@ -9,6 +9,7 @@ use lockwork_engine::{Engine, EngineKind, Options, create};
 use lockwork_procedure::assembly::assemble;
 use lockwork_procedure::block::Batch;
 use lockwork_workload::smallbank::{Smallbank, SmallbankConfig};
+use lockwork_workload::statistics::median;
 use lockwork_workload::tatp::{Tatp, TatpConfig};
 use lockwork_workload::tpcc::{Tpcc, TpccConfig};
 use lockwork_workload::{Source, Workload};
@@ -35,11 +36,6 @@ fn prepared(workload: &mut dyn Workload) -> Result<Box<dyn Engine>, Failure> {
         Some((id, engine.procedure(id)?.verified.procedure().clone()))
     })?;
     Ok(engine)
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
 }
 
 fn compare(name: &str, make: &Make, rounds: usize, calls: usize) -> Result<(), Failure> {

@@ -16,6 +16,7 @@
 //! | [`tpcc`] | wholesale: the standard benchmark of transactions, or NewOrder and Payment alone |
 //! | [`ycsb`] | the YCSB core workloads, with one or more operations a transaction |
 //! | [`properties`] | YCSB property files |
+//! | [`statistics`] | the median of measurements |
 //! | [`lock_trace`] | which locks the transactions of TATP and TPC-C take under two-phase locking |
 //!
 //! SmallBank, TATP and TPC-C also exist in SQL ([`Source`]).
@@ -29,6 +30,7 @@ pub mod lock_trace;
 pub mod properties;
 pub mod random;
 pub mod smallbank;
+pub mod statistics;
 pub mod tatp;
 #[cfg(test)]
 mod testing;

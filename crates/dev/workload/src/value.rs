@@ -4,11 +4,11 @@
 //! of different values, a value that was never written (zeros) or written in part do not look like that, so a check
 //! needs no record of what was written. Values of eight bytes or less have no room for it and always look whole.
 
-use crate::random::{GOLDEN, mix};
+use lockwork_random::{STEP, mix};
 
 #[inline(always)]
 fn word(tag: u64, index: u64) -> u64 {
-    if index == 0 { tag } else { mix(tag.wrapping_add(GOLDEN.wrapping_mul(index))) }
+    if index == 0 { tag } else { mix(tag.wrapping_add(STEP.wrapping_mul(index))) }
 }
 
 /// Fills `value` from its tag.

@@ -1,4 +1,4 @@
-//! Whether etcd answers: for metrics, for people, and one line on standard error whenever it changes.
+//! Whether etcd answers: for metrics, for people, and an event whenever it changes.
 
 use crate::locked;
 use std::sync::Mutex;
@@ -64,10 +64,10 @@ impl Watch {
             return;
         }
         match state.why() {
-            Some(why) => eprintln!("etcd at {}: {why}; trying on", self.endpoints),
+            Some(why) => tracing::warn!("etcd at {}: {why}; trying on", self.endpoints),
             None if state.reachable == Some(false) => {
                 let silent = state.since.elapsed();
-                eprintln!("etcd at {} answers again after {:.1} s", self.endpoints, silent.as_secs_f64());
+                tracing::info!("etcd at {} answers again after {:.1} s", self.endpoints, silent.as_secs_f64());
             }
             None => {}
         }

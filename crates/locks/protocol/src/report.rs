@@ -178,14 +178,13 @@ mod tests {
             let all: Vec<_> = (0..count as u64).map(|lock| Reported { lock: 3 * lock, agent: lock % 2 == 0 }).collect();
             let mut reporting = Reporting::new(all.clone(), 1 << 20, 10);
             let (mut next, mut seen, mut now) = (0, Vec::new(), 0);
-            let mut lost = 1_u64;
+            let mut random = lockwork_random::Random(1);
             let mut under_way = reporting.begin(0);
             while !reporting.is_over() {
                 // A third of the packets is lost, and the others come in the wrong order.
                 let mut back = Vec::new();
                 for (packet, body) in under_way.drain(..).rev() {
-                    lost = lost.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    if (lost >> 33).is_multiple_of(3) || packet.lock > next {
+                    if random.one_in(3) || packet.lock > next {
                         continue;
                     }
                     if packet.lock == next && packet.token > next {

@@ -12,7 +12,6 @@
 mod checker;
 mod faults;
 mod place;
-mod random;
 mod trace;
 mod world;
 

@@ -296,8 +296,8 @@ impl KernelDecider {
                     .into(),
             ),
             None => {
-                eprintln!(
-                    "lockd: warning: {interface} is a veth; if its other end has neither GRO nor an XDP program, the \
+                tracing::warn!(
+                    "{interface} is a veth; if its other end has neither GRO nor an XDP program, the \
                      kernel drops what is sent: 'ethtool -K PEER gro on' there, or use --tc"
                 );
                 None

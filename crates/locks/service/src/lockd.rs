@@ -446,7 +446,7 @@ impl<P: DataPlane> Lockd<P> {
             && self.registry.address(machine) == Some(from)
             && let Err(error) = self.plane.set_machine(machine, session, from)
         {
-            eprintln!("lockd: cannot learn the way to {from} again: {error}");
+            tracing::warn!(machine = machine.0, "cannot learn the way to {from} again: {error}");
         }
     }
 

@@ -181,7 +181,7 @@ impl InKernel {
     pub fn attach(&mut self) -> Result<(), KernelError> {
         for (hook, interface) in std::mem::take(&mut self.later) {
             let attached = self.decider.attach(hook, &interface)?;
-            eprintln!("lockd: {} on {interface}", attached.mode);
+            tracing::info!("{} on {interface}", attached.mode);
         }
         Ok(())
     }
@@ -216,7 +216,7 @@ impl DataPlane for InKernel {
 
     fn remove_machine(&mut self, machine: Machine) {
         if let Err(error) = self.decider.dismiss(machine) {
-            eprintln!("lockd: machine {} stays in the kernel's table: {error}", machine.0);
+            tracing::warn!("machine {} stays in the kernel's table: {error}", machine.0);
         }
     }
 

@@ -1,8 +1,7 @@
 //! The rules of admission, from hardware/rtl/README.md, against `lw_judge`.
 
+use lockwork_random::Random;
 use lockwork_verilated::Build;
-
-use super::random::Random;
 
 const COUNT: u32 = 3;
 const FREE: u64 = 0;
@@ -101,7 +100,7 @@ fn verdicts_and_words_follow_the_rules() {
     lockwork_testkit::needs!(lockwork_verilated::tools());
     let seed = 5;
     println!("seed {seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let mut model = Build::new("lw_judge").parameter("CountWidth", COUNT).load().expect("it builds");
     let [word_in, stamp, is_release, write, insert, park] =
         ["word_i", "stamp_i", "release_i", "write_i", "insert_i", "park_i"].map(|name| model.port(name).unwrap());

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use lockwork_random::Random;
 use lockwork_verilated::{Model, Port};
 
 use super::memory::{Behaviour, Memory, Request};
-use super::random::Random;
 use super::tables::Table;
 
 pub(crate) const SEARCH: u64 = 0;
@@ -136,8 +136,8 @@ fn ports(model: &Model) -> Ports {
 impl Machine {
     /// Workers as `first`, reset, with these tables.
     pub(crate) fn new(first: Model, workers: usize, bytes: usize, behaviour: Behaviour, seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let models: Vec<_> = (0..workers).map(|_| first.again(random.next())).collect();
+        let mut random = Random(seed);
+        let models: Vec<_> = (0..workers).map(|_| first.again(random.next_u64())).collect();
         let worker = |(number, mut model): (usize, Model)| {
             let ports = ports(&model);
             model.set(ports.reset, 0);

@@ -1,6 +1,6 @@
 //! Memory as the index sees it: words, answers late and in any order, ports that are sometimes busy.
 
-use super::random::Random;
+use lockwork_random::Random;
 
 /// How memory behaves.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,9 @@
 
 use lockwork_procedure::key::{Key, KeyFormat};
 use lockwork_procedure::schema::{ColumnType, TableSchema};
+use lockwork_random::Random;
 
 use super::memory::Memory;
-use super::random::Random;
 
 /// Which worker has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +94,11 @@ impl Table {
     /// The image of key number `number`: different ones for different numbers, gaps not zero.
     pub(crate) fn image(&self, number: u64) -> Vec<u8> {
         let mut image = vec![0xEE; self.format.image_bytes()];
-        let mut random = Random::new(number);
+        let mut random = Random(number);
         for (i, column) in self.schema.key().iter().enumerate() {
             let at = column.offset as usize - 16;
             let width = column.column_type.width() as usize;
-            image[at..at + width].fill_with(|| random.next() as u8);
+            image[at..at + width].fill_with(|| random.next_u64() as u8);
             if i == 0 {
                 image[at..at + 2].copy_from_slice(&(number as u16).to_le_bytes());
             }

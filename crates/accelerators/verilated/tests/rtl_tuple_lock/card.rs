@@ -8,31 +8,12 @@ use std::rc::Rc;
 use lockwork_locking::LockMode;
 use lockwork_locking::shared::memory::Memory;
 use lockwork_locking::shared::{Layout, SessionNumber, Table, WaitPolicy};
+pub(crate) use lockwork_random::Random;
 use lockwork_verilated::{Build, Model, Port};
 
 pub(crate) const ELEMENTS: usize = 8;
 /// Lines that the module has room for in a session's list.
 pub(crate) const HELD: u32 = 16;
-
-/// splitmix64.
-pub(crate) struct Random(pub u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ word >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(crate) fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {

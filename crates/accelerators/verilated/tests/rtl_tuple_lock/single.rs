@@ -49,7 +49,7 @@ fn keys_are_placed_as_software_places_them() {
         let table = two(&model, layout, Pace::QUICK);
         let mut random = Random(bits);
         for round in 0..150 {
-            let key = random.next() >> (round % 64);
+            let key = random.next_u64() >> (round % 64);
             let (answer, line, _) = ask(&table, 0, Op::Acquire(Exclusive, QUEUE), key);
             assert_eq!((answer, line), (Answer::Granted, layout.place(key)), "key {key:#x} of 2^{bits} lines");
             assert_eq!(ask(&table, 0, Op::Release, key).0, Answer::Done);

@@ -1,9 +1,9 @@
-//! Random numbers that a seed repeats (splitmix64).
+//! Random numbers of every type, which a seed repeats.
 
 use std::ops::{Bound, RangeBounds};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(lockwork_random::Random);
 
 pub(crate) trait Number: Copy {
     fn from_bits(bits: u64) -> Self;
@@ -28,15 +28,11 @@ numbers!(u8 i32 u32 u64 usize);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(lockwork_random::Random(seed))
     }
 
     pub(crate) fn any<T: Number>(&mut self) -> T {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        T::from_bits(z ^ z >> 31)
+        T::from_bits(self.0.next_u64())
     }
 
     /// One of a range, which is not empty and has an end.

@@ -15,6 +15,7 @@ use lockwork::sequencer::{NodeOptions, Role};
 use lockwork::{Digest, EngineKind, Lockwork, Node, OpenOptions, Options};
 use lockwork_nats::NatsJournal;
 use lockwork_nats::local::Servers;
+use lockwork_workload::statistics::median;
 use serde_json::json;
 
 use super::{AHEAD, BALANCE, Folder, Line, Ours, Transfer, transfers};
@@ -82,10 +83,9 @@ impl Log {
     }
 }
 
-/// The middle of them, in microseconds.
-fn median_us(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).map_or(0.0, |time| time * 1e6)
+/// Returns the median in microseconds, 0 of none.
+fn median_us(times: Vec<f64>) -> f64 {
+    if times.is_empty() { 0.0 } else { median(times) * 1e6 }
 }
 
 /// Transfers one after the other, each acknowledged before the next; the time of each.

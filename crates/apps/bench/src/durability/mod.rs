@@ -22,6 +22,8 @@ use std::time::Instant;
 use clap::Args;
 use lockwork::sequencer::Durability;
 use lockwork::{Batch, EngineKind, Error, Lockwork, OpenOptions, Options, Status, Value};
+use lockwork_random::Random;
+use lockwork_workload::statistics::median;
 use serde_json::json;
 
 use super::near_data::postgres::PostgresError;
@@ -97,18 +99,10 @@ struct Transfer {
 
 /// Transfers between different accounts, without end.
 fn transfers(accounts: u64, seed: u64) -> impl Iterator<Item = Transfer> {
-    let mut state = seed;
-    let mut next = move || {
-        // SplitMix64 (Steele et al., 2014).
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
+    let mut random = Random(seed);
     std::iter::repeat_with(move || {
-        let from = next() % accounts;
-        let to = (from + 1 + next() % (accounts - 1)) % accounts;
+        let from = random.below(accounts);
+        let to = (from + 1 + random.below(accounts - 1)) % accounts;
         Transfer { from: from as i64, to: to as i64, amount: 1 }
     })
 }
@@ -122,9 +116,7 @@ struct Line {
 
 impl Line {
     fn median(&self) -> f64 {
-        let mut rates = self.rates.clone();
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
+        median(self.rates.iter().copied())
     }
 }
 

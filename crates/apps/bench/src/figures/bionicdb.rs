@@ -14,6 +14,7 @@
 
 use clap::ValueEnum;
 use lockwork_engine::{EngineKind, Interleave, Options};
+use lockwork_workload::statistics::median;
 use lockwork_workload::tpcc::{Mix, Tpcc, TpccConfig};
 use lockwork_workload::ycsb::YcsbConfig;
 use lockwork_workload::zipf::Distribution;
@@ -22,7 +23,7 @@ use super::super::options::{Overlap, name_of};
 use super::super::progress::Live;
 use super::super::workloads::{Boxed, boxed};
 use super::super::{Failure, Outcome};
-use super::race::{Make, Rates, median};
+use super::race::{Make, Rates};
 use super::{ACCESSES, Arguments, Figure, MANY, ORDERS, REMOTE, Study, ycsb};
 
 const ENGINE: EngineKind = EngineKind::TIMESTAMP;
@@ -194,7 +195,7 @@ impl Paper<'_> {
         let added: Vec<f64> = pair[1].iter().zip(&pair[0]).map(|(far, near)| time(far) - time(near)).collect();
         figure.notes.push(format!(
             "a message and its answer: {:.0} ns (what a remote access adds to a transaction of two, one after the other)",
-            median(&added)
+            median(added)
         ));
         self.study.keep(figure)
     }

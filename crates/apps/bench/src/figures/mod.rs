@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clap::Args;
 use lockwork_engine::{EngineKind, Options, contract};
+use lockwork_workload::statistics::median;
 use lockwork_workload::tpcc::{Mix, TpccConfig};
 use lockwork_workload::ycsb::{Ycsb, YcsbConfig};
 use serde::Serialize;
@@ -26,7 +27,7 @@ use serde_json::json;
 pub(super) use bionicdb::command as bionicdb;
 pub(super) use engines::{Arguments as EnginesArguments, command as engines};
 pub(super) use fpga::{Arguments as FpgaArguments, command as fpga};
-use race::{Race, Rates, median, ratio};
+use race::{Race, Rates, ratio};
 
 use super::chart::{grouped, lines};
 use super::measure::check_rows;
@@ -85,7 +86,11 @@ struct Ratio {
 
 impl Series {
     fn new(name: &str, rounds: Vec<Rates>) -> Self {
-        Self { name: name.to_string(), values: rounds.iter().map(|rates| median(rates)).collect(), rounds }
+        Self {
+            name: name.to_string(),
+            values: rounds.iter().map(|rates| median(rates.iter().copied())).collect(),
+            rounds,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_engine::{Engine, EngineKind, Options};
 use lockwork_procedure::block::Batch;
+use lockwork_workload::statistics::median;
 use lockwork_workload::{Repeat, Workload, WorkloadError};
 
 use super::super::Failure;
@@ -174,14 +175,7 @@ impl Entry {
     }
 }
 
-/// The middle of some values; of an even number the upper one.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 /// The median of what one is to the other, round by round.
 pub(super) fn ratio(over: &[f64], under: &[f64]) -> f64 {
-    median(&over.iter().zip(under).map(|(over, under)| over / under.max(f64::MIN_POSITIVE)).collect::<Vec<_>>())
+    median(over.iter().zip(under).map(|(over, under)| over / under.max(f64::MIN_POSITIVE)))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockwork_lock_bench::{Hotspot, Measured, Settings, System};
+use lockwork_workload::statistics::median;
 use serde::Serialize;
 use serde_json::json;
 
@@ -56,11 +57,6 @@ struct Moving {
 
 fn rate(measured: &Measured) -> f64 {
     measured.grants as f64 / measured.seconds
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

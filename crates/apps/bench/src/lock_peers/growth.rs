@@ -1,6 +1,7 @@
 //! `lockwork-bench lock-peers --bank`: throughput and latency of the bank as its clients become more.
 
 use lockwork_lock_bench::end_on_signals;
+use lockwork_workload::statistics::median;
 use serde::Serialize;
 use serde_json::json;
 
@@ -9,7 +10,7 @@ use super::super::progress::Live;
 use super::super::report::Forms;
 use super::bank::{Bank, Locking, Measured};
 use super::chart::{self, grouped};
-use super::{Arguments, Environment, Failure, Outcome, Percentiles, Settings, chosen, lockwork, median, redis, server};
+use super::{Arguments, Environment, Failure, Outcome, Percentiles, Settings, chosen, lockwork, redis, server};
 
 /// One system with one number of clients.
 #[derive(Clone, Debug, Serialize)]

@@ -22,6 +22,7 @@ use clap::Args;
 use lockwork_lock_bench::end_on_signals;
 use lockwork_lock_bench::histogram::Histogram;
 use lockwork_workload::random::Random;
+use lockwork_workload::statistics::median;
 use lockwork_workload::zipf::{Chooser, Distribution};
 use serde::Serialize;
 use serde_json::json;
@@ -283,13 +284,6 @@ impl Percentiles {
         let median = |value: fn(&Self) -> f64| median(rounds.iter().map(value));
         Self { p50: median(|round| round.p50), p99: median(|round| round.p99) }
     }
-}
-
-/// The median.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// One system; ratios are to the lock service with a session for each client.

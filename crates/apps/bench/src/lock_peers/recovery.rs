@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use lockwork_locks::client::{Guard, Locks, Options};
+use lockwork_workload::statistics::median;
 use serde_json::json;
 
 use super::super::chart::{grouped, lines};
@@ -155,11 +156,6 @@ fn recover(etcd: &Server, locks: u64, machine_dies: bool) -> Result<Times, Failu
     Ok(Times { ready, free, settled, words, agents })
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// Measures, prints, and says whether everything was as promised.
 pub(in super::super) fn command(arguments: &Arguments) -> Outcome {
     let most = arguments.records;
@@ -178,7 +174,7 @@ pub(in super::super) fn command(arguments: &Arguments) -> Outcome {
             live.show(row, &format!("{locks} locks, round {pass} of {}", arguments.passes));
             rounds.push(recover(&etcd, locks, dies)?);
         }
-        let of = |time: fn(&Times) -> f64| median(rounds.iter().map(time).collect());
+        let of = |time: fn(&Times) -> f64| median(rounds.iter().map(time));
         let ready = of(|times| times.ready);
         rows.push((locks, [ready, of(|t| t.words), of(|t| t.agents), of(|t| t.free), of(|t| t.settled)]));
     }

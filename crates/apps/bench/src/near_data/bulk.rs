@@ -25,6 +25,7 @@ use lockwork_procedure::block::{BlockMut, Status};
 use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{ColumnType, TableSchema};
 use lockwork_workload::random::Random;
+use lockwork_workload::statistics::median;
 use serde_json::json;
 
 use super::super::Failure;
@@ -417,12 +418,7 @@ fn measure(bench: &Arguments, show: &mut dyn FnMut(&str), watch: &mut Option<Wat
     let (host_bytes, host_alone) = study.alone(Place::Host)?;
     show("verifying");
     let wrong = study.verify()?;
-    let median = |shares: &[f64]| {
-        let mut sorted = shares.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
-    };
-    let kept = [median(&shares[0]), median(&shares[1])];
+    let kept = [0, 1].map(|at| median(shares[at].iter().copied()));
     let mut text = format!(
         "(d) {} rows of {} bytes; a bulk update of every tenth row, {elements} processing element(s), {} lock lines, link {}\n\
          {threads} host worker(s) beside it update one hot row each call, {} % of them one of the bulk update (overlap)\n\

@@ -16,7 +16,9 @@ use tokio::runtime::Runtime;
 
 use super::engines;
 use super::parts::{Divided, Place};
-use super::serve::{Arguments, Signals, example, failure, host, place_of, read, tell_manager, while_starting};
+use super::serve::{
+    Arguments, Signals, example, failure, host, notify_ready, notify_stopping, place_of, read, while_starting,
+};
 use super::{Failure, print};
 
 /// How often it is looked whether the role of this node is another one.
@@ -168,12 +170,12 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
         });
         match served {
             Ok(Over::Asked) => return Ok(ExitCode::SUCCESS),
-            Ok(Over::Ended(why)) => eprintln!("lockwork: {why}; joining again"),
+            Ok(Over::Ended(why)) => tracing::warn!("{why}; joining again"),
             Ok(Over::Differs(why)) => {
                 let gate = runtime.block_on(Gate::listen(listen, &arguments.options(watcher)?)).map_err(failure)?;
                 return Err(runtime.block_on(stay(&gate, &why, watcher, &mut signals)));
             }
-            Err(Failure::Connect(why)) if !is_first => eprintln!("lockwork: {why}; joining again"),
+            Err(Failure::Connect(why)) if !is_first => tracing::warn!("{why}; joining again"),
             Err(failure) => return Err(failure),
         }
         let stopped = runtime.block_on(async {
@@ -192,11 +194,11 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
 /// might differ again, and again; whoever runs it should know, and may want to look at it.
 async fn stay(gate: &Gate, why: &str, watcher: &Watcher, signals: &mut Signals) -> Failure {
     watcher.stopped(why);
-    eprintln!(
-        "lockwork: {why}\nthis node has stopped, and answers nobody; end it, and start it again to have it begin anew \
+    tracing::error!(
+        "{why}; this node has stopped, and answers nobody; end it, and start it again to have it begin anew \
          (docs/cluster.md, When a node differs)"
     );
-    tell_manager();
+    notify_ready();
     gate.refuse(|| format!("this node of a cluster has stopped: {why}"), signals.next()).await;
     Failure::Damaged(why.into())
 }
@@ -273,6 +275,7 @@ fn lead(promoter: &Promoter, role: Role, script: Option<&str>, told: &Told) -> R
         call = example(database);
         Ok::<_, Unled>(())
     })?;
+    tracing::info!(?role, place = told.place, "this node answers all clients now");
     let does = if role == Role::Leading { "leads" } else { "sequences" };
     print(&format!("{does}: {}; {}\n", told.place, told.psql)).map_err(Unled::Failed)?;
     if let Some(call) = call {
@@ -327,7 +330,7 @@ impl Term<'_> {
         };
         if *is_first {
             print(&format!("ready: {}: follows; {} when it leads\n", told.place, told.psql))?;
-            tell_manager();
+            notify_ready();
             *is_first = false;
         }
         self.serve(server, &handle, others.as_ref(), signals, &told).await
@@ -368,7 +371,7 @@ impl Term<'_> {
                         leads = true;
                         let recovered = handle.statistics().recovered;
                         if recovered > 0 {
-                            eprintln!("lockwork: one server alone still had {recovered} messages; they are appended again");
+                            tracing::warn!("one server alone still had {recovered} messages; they are appended again");
                         }
                         let (promoter, told) = (promoter.clone(), told.clone());
                         let script = self.script.map(str::to_string);
@@ -421,7 +424,7 @@ impl Term<'_> {
             return Over::Ended(why);
         }
         // Also if that is why: calls that waited for other parts were broken off.
-        eprintln!("lockwork: {why}");
+        tracing::warn!("{why}");
         Over::Asked
     }
 
@@ -448,7 +451,7 @@ impl<'a> Missing<'a> {
         let mut missing = all.iter().enumerate().filter_map(|(at, (_, why))| why.as_ref().map(|why| (at + 1, why)));
         let Some((part, why)) = missing.next() else { return false };
         if !std::mem::replace(&mut self.told, true) {
-            eprintln!("lockwork: waits for the nodes of all parts before it answers clients: part {part}: {why}");
+            tracing::info!("waits for the nodes of all parts before it answers clients: part {part}: {why}");
         }
         true
     }
@@ -457,10 +460,11 @@ impl<'a> Missing<'a> {
 /// A signal has come; another one ends the process at once.
 fn is_asked(asked: &mut u32, handle: &sequencer::Handle) {
     if *asked > 0 && !ended(handle) {
-        eprintln!("lockwork: ended at once; what was acknowledged is there");
+        tracing::warn!("ended at once; what was acknowledged is there");
         std::process::exit(130);
     }
-    eprintln!("lockwork: ending; once more ends it at once");
+    tracing::info!("ending; once more ends it at once");
+    notify_stopping();
     *asked += 1;
 }
 
@@ -471,10 +475,9 @@ fn ended(handle: &sequencer::Handle) -> bool {
 impl Arguments {
     /// How a server of a cluster works.
     fn options(&self, watcher: &Watcher) -> Result<Options, Failure> {
-        let warn = |what: &str| eprintln!("lockwork: {what}");
         let (users, audit, tls) = (self.users()?, self.audit()?, self.tls()?);
         let (connections, watcher) = (self.connections, watcher.clone());
-        Ok(Options { connections, users, audit, tls, watcher, warn, drain: DRAIN, ..Options::default() })
+        Ok(Options { connections, users, audit, tls, watcher, drain: DRAIN, ..Options::default() })
     }
 }
 

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
+use lockwork_random::Random;
 
 use super::{Environment, Failure, Outcome, print};
 
@@ -62,18 +63,5 @@ impl Drop for Process {
         // One that has ended cannot be killed, and has to be waited for all the same.
         drop(self.0.kill());
         drop(self.0.wait());
-    }
-}
-
-/// A generator whose numbers are good enough to choose accounts: SplitMix64 (Steele et al., 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % limit
     }
 }

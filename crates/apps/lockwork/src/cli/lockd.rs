@@ -273,7 +273,7 @@ fn alone(etcd: &Etcd, address: &str, prefix: &str) -> Result<(), Failure> {
             )));
         }
         if !said {
-            eprintln!("lockd: in etcd --etcd-prefix {prefix} is that of a lockd at {other}; perhaps it has just ended");
+            tracing::warn!("in etcd --etcd-prefix {prefix} is that of a lockd at {other}; perhaps it has just ended");
         }
         said = true;
         std::thread::sleep(Duration::from_millis(200));
@@ -387,8 +387,8 @@ fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, arguments: &Argume
     ))?;
     if !options.fresh && etcd.is_none_or(|kept| kept.first) {
         let after_ms = u64::from(lease_ms) + arguments.rack.as_ref().map_or(0, |_| LOST_ETCD.as_millis() as u64);
-        eprintln!(
-            "lockd: clients come in after {after_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
+        tracing::info!(
+            "clients come in after {after_ms} ms, when leases of a lockd before have ended (--fresh: at once)"
         );
     }
     lockd.run(&STOP).map_err(Failure::connect)?;
@@ -397,8 +397,8 @@ fn serve(mut lockd: Lockd<impl DataPlane>, options: &Options, arguments: &Argume
         return Err(Failure::Connect(why.to_string()));
     }
     match etcd {
-        None => eprintln!("lockd: stopped; all sessions have ended"),
-        Some(_) => eprintln!("lockd: stopped; the next one at {address} goes on, if it begins before leases end"),
+        None => tracing::info!("stopped; all sessions have ended"),
+        Some(_) => tracing::info!("stopped; the next one at {address} goes on, if it begins before leases end"),
     }
     Ok(())
 }

@@ -39,18 +39,18 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         if locks.is_connected() {
             continue;
         }
-        eprintln!("locks manage: the session has ended; joining anew");
+        tracing::warn!("the session has ended; joining anew");
         locks = match arguments.service.connect_as_manager() {
             Ok(locks) => locks,
             Err(Failure::Connect(why)) => {
-                eprintln!("locks manage: {why}");
+                tracing::warn!("{why}");
                 continue;
             }
             Err(failure) => return Err(failure),
         };
-        eprintln!("locks manage: machine {} of {}", locks.machine(), locks.address());
+        tracing::info!("machine {} of {}", locks.machine(), locks.address());
     }
     drop::<Locks>(locks);
-    eprintln!("locks manage: stopped; others keep what this process kept");
+    tracing::info!("stopped; others keep what this process kept");
     Ok(())
 }

@@ -8,6 +8,7 @@ mod doctor;
 mod inspect;
 mod lock;
 mod lockd;
+mod logging;
 mod manage;
 mod parts;
 mod procedure;
@@ -32,6 +33,8 @@ use lockwork_console::{Environment, Failure, Outcome, Output, chart, duration, e
 #[derive(Debug, Parser)]
 #[command(name = "lockwork", version, about)]
 struct Arguments {
+    #[command(flatten)]
+    logging: logging::Logging,
     #[command(subcommand)]
     command: Command,
 }
@@ -94,7 +97,12 @@ enum Locks {
 
 pub(crate) fn main() -> ExitCode {
     lockwork_fpga::tell_builds(progress::tell);
-    let outcome = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if let Err(failure) = arguments.logging.start() {
+        return failure.exit("lockwork");
+    }
+    let format = arguments.logging.format;
+    let outcome = match arguments.command {
         Command::Doctor => doctor::run(),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Procedure(arguments) => procedure::run(&arguments),
@@ -112,7 +120,7 @@ pub(crate) fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::SharedLocks(command) => shared_locks::run(&command),
-        Command::Cluster(Cluster::Up(arguments)) => up::run(&arguments),
+        Command::Cluster(Cluster::Up(arguments)) => up::run(&arguments, format),
         Command::Cluster(Cluster::Check(arguments)) => check::run(&arguments),
         Command::Locks(Locks::Top(arguments)) => show::top(&arguments),
         Command::Locks(Locks::Show(arguments)) => show::show(&arguments),

@@ -189,7 +189,7 @@ struct Writer {
     life: u64,
     /// How many keys have been written in the present move of a part, and the generation of that.
     keys: BTreeMap<u64, (u64, u64)>,
-    /// What was last said on standard error.
+    /// What was last logged.
     said: Option<String>,
     /// Since when locks that leave are in use, or since when that was said.
     in_use_since: Option<Instant>,
@@ -250,8 +250,9 @@ impl Writer {
         if in_use == 0 {
             self.in_use_since = None;
         } else if since.elapsed() > LONG {
-            eprintln!(
-                "lockd: {in_use} locks that go to other racks are held or waited for, and go when they are released"
+            tracing::info!(
+                rack = self.me,
+                "{in_use} locks that go to other racks are held or waited for, and go when they are released"
             );
             self.in_use_since = Some(Instant::now());
         }
@@ -259,7 +260,7 @@ impl Writer {
 
     fn say(&mut self, what: String) {
         if self.said.as_ref() != Some(&what) {
-            eprintln!("lockd: {what}");
+            tracing::warn!(rack = self.me, "{what}");
         }
         self.said = Some(what);
     }

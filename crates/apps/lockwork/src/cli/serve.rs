@@ -1,12 +1,8 @@
 //! `lockwork serve`: a database for PostgreSQL's clients.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr as SocketAddress, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,6 +11,7 @@ use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{Error, Lockwork, OpenOptions};
 use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
+use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -104,7 +101,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let audit = arguments.audit()?;
     let shown = arguments.page(tls.as_ref())?;
     if users.is_some() && tls.is_none() && !arguments.listen.ip().is_loopback() {
-        eprintln!("lockwork: without --tls-certificate what goes over the network can be read on its way");
+        tracing::warn!("without --tls-certificate what goes over the network can be read on its way");
     }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.enable_all().thread_stack_size(lockwork_server::STACK);
@@ -117,7 +114,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .map(|page| format!("{}://{page}/", if tls.is_some() && !page.ip().is_loopback() { "https" } else { "http" }));
     let served = if arguments.join.is_wanted() {
         if let Some(page) = page {
-            eprintln!("lockwork: {page}");
+            tracing::info!("page at {page}");
         }
         super::cluster::serve(arguments, &runtime, &watcher)
     } else {
@@ -136,9 +133,8 @@ fn serve(
     page: Option<String>,
     (users, audit, tls): (Option<Users>, Option<Audit>, Option<Tls>),
 ) -> Result<ExitCode, Failure> {
-    let warn = |what: &str| eprintln!("lockwork: {what}");
     let connections = arguments.connections;
-    let options = Options { connections, users, audit, tls, watcher: watcher.clone(), warn, ..Options::default() };
+    let options = Options { connections, users, audit, tls, watcher: watcher.clone(), ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
     let gate = runtime.block_on(Gate::listen(arguments.listen, &options)).map_err(failure)?;
     let database = while_starting(runtime, &gate, watcher, || arguments.fill(arguments.open(watcher)?, watcher))?;
@@ -155,7 +151,7 @@ fn serve(
         if let Some(call) = example {
             eprintln!("for example: psql -h {host} -p {} -c \"{call}\"", address.port());
         }
-        tell_manager();
+        notify_ready();
         let mut serving = tokio::spawn(server.run());
         let mut asked = 0;
         let ended = loop {
@@ -165,11 +161,12 @@ fn serve(
             }
             asked += 1;
             if asked > 1 {
-                eprintln!("lockwork: ended at once; what was acknowledged is there");
+                tracing::warn!("ended at once; what was acknowledged is there");
                 // Without waiting for anybody.
                 std::process::exit(130);
             }
-            eprintln!("lockwork: ending; once more ends it at once");
+            tracing::info!("ending; once more ends it at once");
+            notify_stopping();
             ending.end();
         };
         match ended {
@@ -245,19 +242,19 @@ pub(super) fn example(database: &Lockwork) -> Option<String> {
     })
 }
 
-/// Tells systemd, if it wants to know (`sd_notify(3)`), that the server is there.
-pub(super) fn tell_manager() {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = UnixDatagram::unbound().and_then(|socket| {
-        let name = name.as_bytes();
-        let address = match name.strip_prefix(b"@") {
-            Some(name) => SocketAddress::from_abstract_name(name)?,
-            None => SocketAddress::from_pathname(OsStr::from_bytes(name))?,
-        };
-        socket.send_to_addr(b"READY=1", &address)
-    });
-    if let Err(error) = told {
-        eprintln!("lockwork: systemd was not told that the server is ready: {error}");
+/// Tells the service manager, if there is one (`sd_notify(3)`), that the server is ready.
+pub(super) fn notify_ready() {
+    notify(NotifyState::Ready);
+}
+
+/// Tells the service manager that the server ends.
+pub(super) fn notify_stopping() {
+    notify(NotifyState::Stopping);
+}
+
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(std::slice::from_ref(&state)) {
+        tracing::warn!("systemd was not told {state}: {error}");
     }
 }
 
@@ -274,7 +271,10 @@ impl Arguments {
         match &self.data {
             Some(folder) => {
                 super::sql::refuse_address(folder)?;
-                super::sql::open_and_tell(folder, &options, |progress| watcher.starting(Stage::Recovering(progress)))
+                let watch = |progress| watcher.starting(Stage::Recovering(progress));
+                let (database, found) = super::sql::open_folder(folder, &options, watch)?;
+                found.iter().for_each(|what| tracing::warn!("{what}"));
+                Ok(database)
             }
             None => Ok(Lockwork::open_in_memory_with(&options)?),
         }
@@ -286,7 +286,6 @@ impl Arguments {
 
     /// Opens the audit log. Without --audit, an error with its default file is a warning, and the server starts.
     pub(super) fn audit(&self) -> Result<Option<Audit>, Failure> {
-        let warn = |what: &str| eprintln!("lockwork: the audit log {what}");
         let (path, is_asked) = match (&self.audit, &self.users) {
             (Some(none), _) if none == Path::new("none") => return Ok(None),
             (Some(path), _) => (path.clone(), true),
@@ -297,14 +296,12 @@ impl Arguments {
             }
             (None, None) => return Ok(None),
         };
-        match Audit::open(&path, warn) {
+        match Audit::open(&path) {
             Ok(audit) => Ok(Some(audit)),
             Err(error) if is_asked => Err(Failure::of_file(&path, &error)),
             Err(error) => {
                 let path = path.display();
-                eprintln!(
-                    "lockwork: logins are not written down: {path}: {error}; --audit names another file, or none"
-                );
+                tracing::warn!("logins are not written down: {path}: {error}; --audit names another file, or none");
                 Ok(None)
             }
         }
@@ -315,7 +312,7 @@ impl Arguments {
         let token = self.http_token.as_deref().map(Token::open).transpose().map_err(Failure::usage)?;
         let is_far = self.http.is_some_and(|address| !address.ip().is_loopback());
         if is_far && token.is_some() && tls.is_none() {
-            eprintln!("lockwork: without --tls-certificate the page and its token can be read on their way");
+            tracing::warn!("without --tls-certificate the page and its token can be read on their way");
         }
         Ok(Page { token, tls: tls.cloned(), shows_keys: self.http_keys })
     }
@@ -386,8 +383,8 @@ fn warn_if_open(folder: &Path) {
     let mode = std::fs::metadata(folder).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o077 != 0 {
         let folder = folder.display();
-        eprintln!(
-            "lockwork: {folder} is open to other users of this machine (mode {:03o}): chmod -R go= {folder}",
+        tracing::warn!(
+            "{folder} is open to other users of this machine (mode {:03o}): chmod -R go= {folder}",
             mode & 0o777
         );
     }

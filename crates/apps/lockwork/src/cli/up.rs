@@ -1,6 +1,6 @@
 //! `lockwork cluster up`: NATS servers and nodes of a cluster, all on this machine.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use lockwork_nats::local::{Servers, lock};
 use lockwork_nats::mend::{Mended, mend};
 
 use super::engines;
+use super::logging::Format;
 use super::parts::{SECRET, may_divide, may_sequence};
 use super::serve::read;
 use super::{Failure, Outcome, print};
@@ -130,6 +131,8 @@ struct Node {
 /// What is the same for all nodes.
 struct Common<'a> {
     arguments: &'a Arguments,
+    /// How nodes log.
+    format: Format,
     folder: &'a Path,
     options: lockwork_nats::Options,
     /// What nodes with parts prove to each other.
@@ -146,7 +149,8 @@ impl Common<'_> {
         let port = self.arguments.port(number)?;
         let failed = |error| Failure::usage(format!("node {number} cannot be started: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["serve", "--engine", &self.arguments.engine, "--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["serve", "--log-format", self.format.name(), "--engine", &self.arguments.engine]);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
         if let Some(parts) = self.arguments.partitions {
             let peers = self.peers(parts.into())?.join(",");
             command.args(["--partition", &number.to_string(), "--peers", &peers]).env(SECRET, &self.secret);
@@ -171,10 +175,10 @@ impl Common<'_> {
         let mut child = command.spawn().map_err(failed)?;
         let id = child.id();
         if let Some(out) = child.stdout.take() {
-            relay(number, id, out);
+            relay(number, id, out, Format::Text);
         }
         if let Some(err) = child.stderr.take() {
-            relay(number, id, err);
+            relay(number, id, err, self.format);
         }
         Ok(Node { number, port, child, again: None, started: Instant::now(), is_first: true })
     }
@@ -191,15 +195,26 @@ fn with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ends) };
 }
 
-/// Prints what a node says.
-fn relay(number: usize, id: u32, from: impl Read + Send + 'static) {
+/// Prints what a node prints: on standard output, and events in JSON among those of this process.
+fn relay(number: usize, id: u32, from: impl Read + Send + 'static, format: Format) {
     let lines = move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // Nobody reads any more: it goes on.
-            drop(print(&format!("node {number} (process {id}): {line}\n")));
+            // Where nobody reads any more, it goes on.
+            match of_node(&line, number, id).filter(|_| format == Format::Json) {
+                Some(event) => drop(writeln!(std::io::stderr(), "{event}")),
+                None => drop(print(&format!("node {number} (process {id}): {line}\n"))),
+            }
         }
     };
     drop(std::thread::Builder::new().name(format!("node-{number}")).spawn(lines));
+}
+
+/// The event of a line, with the node and the process that it is of; nothing if the line is no event in JSON.
+fn of_node(line: &str, number: usize, id: u32) -> Option<serde_json::Value> {
+    let mut event: serde_json::Map<_, _> = serde_json::from_str(line).ok()?;
+    event.insert("node".into(), number.into());
+    event.insert("process".into(), id.into());
+    Some(event.into())
 }
 
 /// Keeps others from the same folder until what it returns is dropped, or this program ends, however.
@@ -242,7 +257,7 @@ fn as_before(folder: &Path, arguments: &Arguments) -> Result<(), Failure> {
     std::fs::write(&path, format!("{wanted}\n")).map_err(failed)
 }
 
-pub(super) fn run(arguments: &Arguments) -> Outcome {
+pub(super) fn run(arguments: &Arguments, format: Format) -> Outcome {
     super::create_for_owner_only();
     arguments.validate()?;
     arguments.find_ports_free()?;
@@ -266,7 +281,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Failure::BackEnd(format!("no random bytes: {error}")))?;
     let secret = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let common = Common { arguments, folder: &folder, options: servers.options("lockwork"), secret };
+    let common = Common { arguments, format, folder: &folder, options: servers.options("lockwork"), secret };
     let mut nodes = (1..=arguments.count()).map(|number| common.start(number)).collect::<Result<Vec<_>, _>>()?;
     let ports: Vec<String> = nodes.iter().map(|node| node.port.to_string()).collect();
     let hosts = vec!["127.0.0.1"; ports.len()].join(",");
@@ -347,7 +362,7 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
         };
         due = (Instant::now() + next).max(not_before);
         if !said.is_empty() && said != last {
-            eprintln!("lockwork: {said}");
+            tracing::warn!("{said}");
         }
         last = said;
     }
@@ -362,7 +377,7 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
             revives = Instant::now();
             let revived = lock(servers).revive();
             for at in revived.map_err(Failure::BackEnd)? {
-                eprintln!("lockwork: NATS server {} had ended, and is started again", at + 1);
+                tracing::warn!("NATS server {} had ended, and is started again", at + 1);
                 is_new.store(true, Ordering::Relaxed);
             }
         }
@@ -384,7 +399,7 @@ fn keep(common: &Common<'_>, servers: &Mutex<Servers>, is_new: &AtomicBool, node
                         let what = if code == DAMAGED { "has stopped for good" } else { "does not start" };
                         return Err(Failure::of_exit_code(code, format!("node {} {what}", node.number)));
                     }
-                    eprintln!("lockwork: node {} has ended ({status}), and is started again", node.number);
+                    tracing::warn!("node {} has ended ({status}), and is started again", node.number);
                     node.again = Some(Instant::now() + RETRY_DELAY);
                 }
             }

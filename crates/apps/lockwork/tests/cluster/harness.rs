@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use lockwork::{RequestId, request_id};
 use lockwork_nats::Options;
 use lockwork_nats::survey::{have_all, holdings};
+use lockwork_random::Random;
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
-
-use super::random::Random;
 
 /// For how long something is waited for that comes at once on a machine that does nothing else.
 pub(crate) const LONG: Duration = Duration::from_secs(120);

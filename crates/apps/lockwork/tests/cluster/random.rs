@@ -2,18 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lockwork_random::Random;
+
 use super::harness::{Cluster, Load, parts_under_load, signal, under_load};
 use super::servers::damage;
-
-/// Numbers that follow from a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
-}
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is '{text}'")))

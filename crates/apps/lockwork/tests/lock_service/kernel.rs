@@ -160,7 +160,8 @@ fn serves(hook: &str, name: &str) {
     let shown = text(&at(there, &format!("locks show 7 --server {SERVICE}")).stdout);
     assert!(shown.starts_with("lock 7: free, no agent, incarnation 0, token "), "{shown}");
     let noted = daemon.stop();
-    assert!(noted.contains(&format!("lockd: {name} on port1\nlockd: {name} on port2\n")), "{noted}");
+    let attached = |port: &str| noted.contains(&format!(" {name} on {port}\n"));
+    assert!(attached("port1") && attached("port2"), "{noted}");
 }
 
 #[test]
@@ -256,7 +257,7 @@ fn privileged_interfaces_that_are_not_there_or_without_native_xdp_are_told() {
     let output = within(&network.switch, &format!("lock 1 --server {SERVICE} -- true")).output().expect("it runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let noted = daemon.stop();
-    assert!(noted.contains("lockd: generic XDP (the driver has no native XDP) on lo\n"), "{noted}");
+    assert!(noted.contains(" generic XDP (the driver has no native XDP) on lo\n"), "{noted}");
     for hook in ["xdp", "tc"] {
         let line = format!("lockd --udp {SERVICE} --locks 50 --{hook} port1 no-such-one");
         let output = within(&network.switch, &line).output().expect("it runs");

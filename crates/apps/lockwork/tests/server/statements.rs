@@ -381,11 +381,8 @@ fn clients_that_behave_badly_disturb_nobody() {
     let mut good = Client::of(&server);
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
-    let mut state = seed;
-    let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut random = lockwork_random::Random(seed);
+    let mut next = move || random.next_u64() as u8;
     for round in 0..60 {
         let mut bad = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         let bytes: Vec<u8> = (0..usize::from(next()) * 4).map(|_| next()).collect();
@@ -473,7 +470,7 @@ fn more_clients_than_there_may_be_are_told() {
 }
 
 #[test]
-fn a_service_manager_is_told_when_it_is_ready() {
+fn a_service_manager_is_told_when_it_is_ready_and_when_it_ends() {
     let folder = Folder::new("serve-notify");
     std::fs::create_dir_all(&folder.0).unwrap();
     let path = folder.0.join("notify");
@@ -482,9 +479,11 @@ fn a_service_manager_is_told_when_it_is_ready() {
     let server = Server::start_with(&[], &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
     let mut told = [0; 64];
     let length = manager.recv(&mut told).unwrap();
-    assert_eq!(&told[..length], b"READY=1");
+    assert_eq!(&told[..length], b"READY=1\n");
     Client::of(&server).query("SELECT 1").unwrap();
     assert_eq!(server.end(), Some(0));
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"STOPPING=1\n");
 }
 
 #[test]

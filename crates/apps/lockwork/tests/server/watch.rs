@@ -73,7 +73,7 @@ fn what_is_done_is_counted() {
     for (name, value) in [
         ("lockwork_ready", 1.0),
         ("lockwork_connections", 0.0),
-        ("lockwork_connections_total", 8.0),
+        ("lockwork_connections_accepted_total", 8.0),
         ("lockwork_statements_total{kind=\"call\"}", 2.0),
         ("lockwork_statements_total{kind=\"select\"}", 1.0),
         ("lockwork_failures_total{what=\"transfer\",sqlstate=\"BK001\",message=\"not enough money\"}", 1.0),
@@ -82,14 +82,14 @@ fn what_is_done_is_counted() {
         assert_eq!(metric(&text, name), value, "{name}");
     }
     assert_eq!(
-        metric(&text, "lockwork_statement_seconds_count"),
-        metric(&text, "lockwork_statement_seconds_bucket{le=\"+Inf\"}")
+        metric(&text, "lockwork_statement_duration_seconds_count"),
+        metric(&text, "lockwork_statement_duration_seconds_bucket{le=\"+Inf\"}")
     );
     // A cause is its kind and table: two keys make one, and values are nobody's business here.
     let causes: Vec<&str> = text.lines().filter(|line| line.contains("failures_total{what=\"insert\"")).collect();
     assert!(causes.iter().any(|line| line.contains("23505") && line.ends_with("(accounts)\"} 2")), "{causes:?}");
     assert!(!text.contains("98765"), "{causes:?}");
-    assert!(metric(&text, "lockwork_resident_bytes") > 1e6 && metric(&text, "lockwork_calls_total") >= 4.0);
+    assert!(metric(&text, "lockwork_resident_memory_bytes") > 1e6 && metric(&text, "lockwork_calls_total") >= 4.0);
     let body = text.split("\r\n\r\n").nth(1).unwrap();
     let is_line = |line: &str| {
         line.starts_with("# ") || line.rsplit_once(' ').is_some_and(|(_, value)| value.parse::<f64>().is_ok())

@@ -11,6 +11,8 @@
 //! All dimensions follow from four numbers, so a header is those numbers and a check word over them. The check word is
 //! written last: a segment that was not finished, or is another's, is refused before anything in it is believed.
 
+use lockwork_random::mix;
+
 use super::SessionNumber;
 use super::word::LINE_WORDS;
 
@@ -191,12 +193,4 @@ impl Layout {
         let group = if groups_bits == 0 { 0 } else { (mix(key >> NEIGHBOURS) >> (64 - groups_bits)) as u32 };
         (group << NEIGHBOURS | key as u32 & ((1 << NEIGHBOURS) - 1)) & mask
     }
-}
-
-/// Spreads a word over all bits (the finalizer of splitmix64).
-#[inline(always)]
-pub(super) fn mix(word: u64) -> u64 {
-    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
 }

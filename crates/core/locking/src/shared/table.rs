@@ -10,7 +10,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::layout::{HEADER_WORDS, Layout, LayoutError, SESSION_WORDS, mix};
+use lockwork_random::mix;
+
+use super::layout::{HEADER_WORDS, Layout, LayoutError, SESSION_WORDS};
 use super::line::{Entered, Line, Place};
 use super::memory::Memory;
 use super::request::{Step, TableError, WaitPolicy};

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lockwork_random::Random;
+
 use super::{File, Io, Locking, Mode};
 
 const SECTOR: usize = 512;
@@ -27,26 +29,6 @@ pub enum Fault {
     Delay,
     /// A part of the call is done, and every later one fails, until [`SimulatedDisk::crash`].
     Crash,
-}
-
-/// A seeded generator (splitmix64).
-#[derive(Clone, Copy, Debug)]
-pub struct Chance(pub u64);
-
-impl Chance {
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `limit`, which is not zero.
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.draw() % limit as u64) as usize
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -92,7 +74,7 @@ struct State {
     dead: bool,
     /// Bytes that all files may take together.
     capacity: u64,
-    chance: Chance,
+    chance: Random,
     /// Counts crashes: files opened before one are of no use after it.
     life: u64,
 }
@@ -125,7 +107,7 @@ impl SimulatedDisk {
             fired: None,
             dead: false,
             capacity: u64::MAX,
-            chance: Chance(seed),
+            chance: Random(seed),
             life: 0,
         })))
     }
@@ -167,14 +149,14 @@ impl SimulatedDisk {
     pub fn crash(&self) {
         let state = &mut *self.state();
         let mut names = state.durable_names.clone();
-        let kept = state.chance.below(state.changes.len() + 1);
+        let kept = state.chance.index(state.changes.len() + 1);
         state.changes[..kept].iter().for_each(|change| apply(&mut names, change));
         let chance = &mut state.chance;
         for node in &mut state.nodes {
             // Now and then all of it, or nothing: the usual cases are as likely as the odd ones.
-            let mood = chance.below(4);
+            let mood = chance.index(4);
             let mut after = node.durable.clone();
-            let long = if mood == 0 { false } else { mood == 1 || chance.below(2) == 0 };
+            let long = if mood == 0 { false } else { mood == 1 || chance.index(2) == 0 };
             if long || node.bytes.len() < after.len() {
                 after.resize(node.bytes.len(), 0);
             }
@@ -185,7 +167,7 @@ impl SimulatedDisk {
                     let take = match mood {
                         0 => false,
                         1 => true,
-                        _ => chance.below(2) == 0,
+                        _ => chance.index(2) == 0,
                     };
                     let next_there = next.min(after.len()).min(node.bytes.len());
                     if take && at < next_there {
@@ -285,7 +267,7 @@ impl State {
 
     /// Whether a call that is to be done in part is done at all.
     fn half(&mut self, verdict: &Verdict) -> bool {
-        matches!(verdict, Verdict::Go) || self.chance.below(2) == 0
+        matches!(verdict, Verdict::Go) || self.chance.index(2) == 0
     }
 }
 
@@ -428,7 +410,7 @@ impl File for SimulatedFile {
         let start = offset as usize;
         let part = match verdict {
             Verdict::Go => bytes.len(),
-            Verdict::Part => state.chance.below(bytes.len() + 1),
+            Verdict::Part => state.chance.index(bytes.len() + 1),
         };
         let grown = (start + part).saturating_sub(state.nodes[self.node].bytes.len()) as u64;
         if state.used() + grown > state.capacity {
@@ -455,7 +437,7 @@ impl File for SimulatedFile {
             }
         };
         let part = matches!(verdict, Verdict::Part);
-        let coins: Vec<bool> = (0..64).map(|_| state.chance.below(2) == 0).collect();
+        let coins: Vec<bool> = (0..64).map(|_| state.chance.index(2) == 0).collect();
         let node = &mut state.nodes[self.node];
         let length = node.bytes.len();
         if !part || coins[63] {

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lockwork_random::Random;
+
 use super::{Entry, Extent, Journal, Key, MIN_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
-use crate::io::simulated::Chance;
 use crate::io::{File, read_all};
 
 /// A message that was sent and has not arrived.
@@ -33,7 +34,7 @@ struct State {
     capacity: usize,
     /// Reads return at once, also when there is no message.
     hurries: bool,
-    chance: Chance,
+    chance: Random,
 }
 
 /// The messages from `first` on that are there, one behind the other, about `most_bytes` bytes of them.
@@ -80,7 +81,7 @@ impl SimulatedJournal {
             lost: 0,
             capacity: usize::MAX,
             hurries: false,
-            chance: Chance(seed),
+            chance: Random(seed),
         };
         Self { state: Arc::new((state.into(), Condvar::new())), cut: Arc::default() }
     }
@@ -152,7 +153,7 @@ impl SimulatedJournal {
             return Fate::Lost;
         }
         let lost = state.lost as usize;
-        match state.chance.below(1000) {
+        match state.chance.index(1000) {
             drawn if drawn < lost => Fate::Lost,
             drawn if drawn < 2 * lost => Fate::Unanswered,
             _ => Fate::Answered,
@@ -178,7 +179,7 @@ impl State {
 
     /// What was sent earlier arrives, or not yet.
     fn arrive(&mut self) {
-        while !self.late.is_empty() && self.chance.below(2) == 0 {
+        while !self.late.is_empty() && self.chance.index(2) == 0 {
             let Late { number, message } = self.late.remove(0);
             if self.next() == number {
                 self.messages.push(message);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lockwork_random::Random;
+
 use super::checker::Checker;
 use super::clients::{ACCOUNTS, Client, FURNITURE, Said, Task, pause};
 use super::counters::Seen;
@@ -9,7 +11,6 @@ use super::nodes::{LEASE, Plan, start};
 use super::servers::Servers;
 use super::world::{MICROSECOND, MILLISECOND, SECOND, State, World};
 use super::{Broken, Rates, Report, Settings};
-use crate::io::simulated::Chance;
 use crate::journal::election::Role;
 use crate::sequencer::Handle;
 use crate::shared::lock;
@@ -65,16 +66,16 @@ pub(super) struct Director {
 /// Simulates, and ends everything.
 pub(super) fn run(settings: Settings) -> Report {
     // What is the same for a whole run has numbers of its own.
-    let mut chance = Chance(settings.seed ^ 0x5EED);
+    let mut chance = Random(settings.seed ^ 0x5EED);
     let plan = Plan::new(&settings, &mut chance);
-    let mut one = |of: [u64; 4]| if settings.faults { of[chance.below(4)] } else { 0 };
+    let mut one = |of: [u64; 4]| if settings.faults { of[chance.index(4)] } else { 0 };
     let rates = Rates {
         lost: one([0, 5, 15, 80]),
         late: one([0, 10, 30, 150]),
         doubled: one([0, 10, 30, 100]),
         stale: one([0, 20, 60, 200]),
     };
-    let gains: Vec<i64> = (0..settings.nodes).map(|_| chance.below(80_000) as i64 - 40_000).collect();
+    let gains: Vec<i64> = (0..settings.nodes).map(|_| chance.index(80_000) as i64 - 40_000).collect();
     let servers = Servers::new(settings.nodes, rates, settings.broken);
     let world = World::new(settings.seed, servers, Checker::new());
     let mut director = Director {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockwork_engine::{Engine, EngineError, EngineKind, Options as EngineOptions, create};
 use lockwork_memory::Pages;
+use lockwork_random::Random;
 
 use super::counters::Seen;
 use super::director::Told;
@@ -13,7 +14,7 @@ use super::way::Way;
 use super::world::{SECOND, Seat};
 use super::{Broken, Settings};
 use crate::error::Error;
-use crate::io::simulated::{Chance, SimulatedDisk};
+use crate::io::simulated::SimulatedDisk;
 use crate::journal::election::{NodeOptions, Role};
 use crate::options::Options;
 use crate::sequencer::Sequencer;
@@ -45,22 +46,22 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(settings: &Settings, chance: &mut Chance) -> Self {
-        let checkpoint_bytes = [0, 3_000, 10_000][chance.below(3)];
+    pub(super) fn new(settings: &Settings, chance: &mut Random) -> Self {
+        let checkpoint_bytes = [0, 3_000, 10_000][chance.index(3)];
         Self {
             broken: settings.broken,
             // Who begins with a checkpoint does not read what is before it.
             checkpoint_bytes: if settings.damage.is_some() { 0 } else { checkpoint_bytes },
-            digest_interval: Duration::from_millis([0, 100, 2000][chance.below(3)]),
-            group_wait: Duration::from_millis([0, 0, 3][chance.below(3)]),
+            digest_interval: Duration::from_millis([0, 100, 2000][chance.index(3)]),
+            group_wait: Duration::from_millis([0, 0, 3][chance.index(3)]),
             reads: match settings.damage {
                 Some(_) => 0,
-                None => [0, 300, 900][chance.below(3)],
+                None => [0, 300, 900][chance.index(3)],
             },
-            wanders: [0, 50, 300][chance.below(3)],
-            timeout: [3 * SECOND, 15 * SECOND][chance.below(2)],
-            calm: [SECOND, 3 * SECOND, 8 * SECOND][chance.below(3)],
-            request_memory: [1 << 20, 1 << 20, 2_000][chance.below(3)],
+            wanders: [0, 50, 300][chance.index(3)],
+            timeout: [3 * SECOND, 15 * SECOND][chance.index(2)],
+            calm: [SECOND, 3 * SECOND, 8 * SECOND][chance.index(3)],
+            request_memory: [1 << 20, 1 << 20, 2_000][chance.index(3)],
         }
     }
 

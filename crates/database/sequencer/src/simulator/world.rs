@@ -18,11 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use lockwork_random::Random;
+
 use super::checker::Checker;
 use super::counters::{Counters, Seen};
 use super::director::Told;
 use super::servers::{Event, Servers};
-use crate::io::simulated::Chance;
 use crate::shared::lock;
 use crate::threads::{Scheduler, Threads, Waits};
 
@@ -119,7 +120,7 @@ pub(super) struct World {
 /// What there is in a run.
 pub(super) struct State {
     pub(super) now: u64,
-    pub(super) chance: Chance,
+    pub(super) chance: Random,
     pub(super) counters: Counters,
     pub(super) failure: Option<String>,
     pub(super) servers: Servers,
@@ -135,7 +136,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.chance.draw() % limit.max(1)
+        self.chance.next_u64() % limit.max(1)
     }
 
     /// Whether something of so many in a thousand happens.
@@ -272,7 +273,7 @@ impl World {
         };
         let state = State {
             now: 0,
-            chance: Chance(seed),
+            chance: Random(seed),
             counters: Counters::default(),
             failure: None,
             servers,
@@ -457,6 +458,6 @@ impl Scheduler for Seat {
     }
 
     fn fresh(&self) -> u64 {
-        self.world.state().chance.draw()
+        self.world.state().chance.next_u64()
     }
 }

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use lockwork_engine::{Engine, EngineKind, Options as EngineOptions, create};
 use lockwork_memory::Pages;
 use lockwork_procedure::block::{Batch, BlockMut, Status};
+pub(crate) use lockwork_random::Random;
 use lockwork_sequencer::io::Io;
 use lockwork_sequencer::{Definition, Error, Handle, Options, RecoveryReport, RequestId, Sequencer, Transaction};
 use lockwork_storage::Digest;
@@ -195,25 +196,14 @@ pub(crate) fn together(sequencer: &Sequencer, calls: &[Call]) -> Result<(), Erro
     commit(&handle, transaction)
 }
 
-/// splitmix64.
-#[derive(Clone, Copy)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
+/// Makes calls by chance.
+pub(crate) trait Calls {
     /// Calls of every kind: transfers that commit and that abort, audits, accounts that come and go.
-    pub(crate) fn calls(&mut self, count: usize) -> Vec<Call> {
+    fn calls(&mut self, count: usize) -> Vec<Call>;
+}
+
+impl Calls for Random {
+    fn calls(&mut self, count: usize) -> Vec<Call> {
         let mut call = || {
             let (a, b) = (self.below(ACCOUNTS) as i64, self.below(ACCOUNTS) as i64);
             match self.below(10) {

@@ -277,12 +277,9 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_value_or_refused() {
-        let mut state = 7_u64;
+        let mut random = lockwork_random::Random(7);
         for _ in 0..20_000 {
-            let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as u8
-            };
+            let mut next = || random.next_u64() as u8;
             let bytes: Vec<u8> = (0..next() % 40).map(|_| if next() % 2 == 0 { 0 } else { next() % 4 }).collect();
             for ty in [Type::OID, Type::BOOL, Type::TEXT_ARRAY, Type::INT2_VECTOR, Type::FLOAT8, Type::POINT] {
                 for format in [FieldFormat::Text, FieldFormat::Binary] {

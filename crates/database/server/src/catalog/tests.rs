@@ -215,11 +215,8 @@ fn any_text_is_answered_or_refused() {
     let built = built();
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
-    let mut state = seed;
-    let mut next = |most: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % most
-    };
+    let mut random = lockwork_random::Random(seed);
+    let mut next = |most: usize| random.index(most);
     let words = [
         "SELECT",
         "FROM",

@@ -229,7 +229,7 @@ impl Users {
     /// Carries out a GRANT or REVOKE of things that exist: in the file, then for all sessions.
     pub(crate) fn grant(&self, change: &Change) -> Result<(), Refusal> {
         let unusable = |error: UsersError| {
-            eprintln!("lockwork: {} failed: {error}", change.tag());
+            tracing::error!("{} failed: {error}", change.tag());
             let hint =
                 "the standard error of the server has the reason; it needs write access to the folder of the file";
             refuse("58030", "the server cannot change its file of users").hint(hint)

@@ -440,11 +440,8 @@ fn shown(number: i128, scale: u32) -> String {
 
 #[test]
 fn aggregates_comparisons_and_joins_of_random_decimals_are_exact_or_refused() {
-    let mut state = 42_u64;
-    let mut next = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 11) as i64
-    };
+    let mut random = lockwork_random::Random(42);
+    let mut next = move || (random.next_u64() >> 11) as i64;
     let (mut exact, mut refused) = (0, 0);
     for round in 0..12 {
         let (a_scale, b_scale) = (round % 4 * 5, round / 4 * 6);

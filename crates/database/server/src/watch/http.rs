@@ -22,10 +22,11 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::prometheus_text;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-use super::{Token, Watch, Watcher};
+use super::{Token, Watch, Watcher, metrics};
 use crate::{ServeError, Tls};
 
 const MOST: usize = 64;
@@ -150,7 +151,7 @@ fn answer<B>(shown: &Shown, request: &Request<B>) -> Response<Full<Bytes>> {
             (StatusCode::UNAUTHORIZED, TEXT, say.into())
         }
         "/" => (StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html").into()),
-        "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", watch.metrics()),
+        "/metrics" => (StatusCode::OK, prometheus_text::CONTENT_TYPE, metrics::text(watch)),
         "/status.json" => (StatusCode::OK, "application/json", watch.status(page.shows_keys).to_string()),
         "/healthz" => (StatusCode::OK, TEXT, "alive\n".into()),
         "/readyz" => {

@@ -1,15 +1,16 @@
 //! What those who run a server want to know: counts, times, causes of failures, hot keys, and how far recovery is.
 //!
 //! Counting costs a call a few additions to numbers that threads share; of one in [`SAMPLED`] calls the keys are
-//! looked at. `http` gives it to Prometheus and to people.
+//! looked at. `metrics` writes it for Prometheus, and `http` serves it to
+//! Prometheus and to people.
 
 mod hot;
 pub(crate) mod http;
+mod metrics;
 mod parts;
 mod token;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::verb::Verb;
 use hot::Hot;
 pub use http::Page;
+use metrics::{counts, times};
 use parts::Parts;
 pub use token::{Token, TokenError};
 
@@ -116,7 +118,13 @@ pub struct Watcher(pub(crate) Arc<Watch>);
 
 impl std::fmt::Debug for Watcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watcher").field("state", &*lock(&self.0.state)).finish_non_exhaustive()
+        self.0.fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("state", &*lock(&self.state)).finish_non_exhaustive()
     }
 }
 
@@ -270,104 +278,6 @@ impl Watch {
         self.caller().as_ref().map(Caller::statistics).unwrap_or_default()
     }
 
-    /// The text that Prometheus reads.
-    fn metrics(&self) -> String {
-        let mut text = String::new();
-        let mut put = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
-            _ = writeln!(text, "# HELP lockwork_{name} {help}\n# TYPE lockwork_{name} {kind}");
-            let base = if kind == "histogram" { "" } else { name };
-            values.iter().for_each(|(labels, value)| _ = writeln!(text, "lockwork_{base}{labels} {value}"));
-        };
-        let one = |value: f64| vec![(String::new(), value)];
-        let of = |count: &AtomicU64| one(count.load(Relaxed) as f64);
-        put("ready", "gauge", "Whether statements are answered.", &one(f64::from(u8::from(self.is_ready()))));
-        put("uptime_seconds", "gauge", "Since it started.", &one(self.started.elapsed().as_secs_f64()));
-        let progress = match *lock(&self.state) {
-            State::Starting(Stage::Recovering(progress)) => progress,
-            _ => sequencer::Progress::default(),
-        };
-        let of_all =
-            |done: u64, all: u64| [("{part=\"done\"}".into(), done as f64), ("{part=\"all\"}".into(), all as f64)];
-        let recovery = of_all(progress.done_bytes, progress.total_bytes);
-        put("recovery_bytes", "gauge", "Bytes of log and checkpoint, while it recovers.", &recovery);
-        let recovery = of_all(progress.records, progress.total_records);
-        put("recovery_records", "gauge", "Records of a cluster's log, while it replays them.", &recovery);
-        let help = "For how long all calls have waited for one batch, transaction, definition or read.";
-        put("busy_seconds", "gauge", help, &one(self.busy_for().as_secs_f64()));
-        put("resident_bytes", "gauge", "Memory of the process.", &one(resident_bytes() as f64));
-        put("connections", "gauge", "Clients.", &of(&self.connections));
-        put("connections_total", "counter", "Clients that came.", &of(&self.connected));
-        put("connections_refused_total", "counter", "Clients too many.", &of(&self.refused));
-        let help = "Unfinished logins that gave way to new connections.";
-        put("logins_displaced_total", "counter", help, &of(&self.displaced));
-        put("logins_refused_total", "counter", "Wrong passwords.", &of(&self.wrong_logins));
-        let verbs = Verb::ALL.iter().zip(&self.statements);
-        let verbs: Vec<_> =
-            verbs.map(|(verb, count)| (format!("{{kind=\"{}\"}}", verb.name()), count.load(Relaxed) as f64)).collect();
-        put("statements_total", "counter", "Statements that were answered; CALL MANY is one.", &verbs);
-        let failures: Vec<_> = lock(&self.failures)
-            .iter()
-            .map(|((what, state, why), count)| {
-                let labels = [("what", what), ("sqlstate", state), ("message", why)];
-                let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
-                (format!("{{{}}}", labels.join(",")), *count as f64)
-            })
-            .collect();
-        put("failures_total", "counter", "Statements and calls that failed, by cause.", &failures);
-        let mut below = 0;
-        let mut times = Vec::new();
-        let bounds = BOUNDS_US.iter().map(|us| (*us as f64 / 1e6).to_string()).chain(["+Inf".into()]);
-        for (bound, count) in bounds.zip(&self.buckets) {
-            below += count.load(Relaxed);
-            times.push((format!("statement_seconds_bucket{{le=\"{bound}\"}}"), below as f64));
-        }
-        times.push(("statement_seconds_sum".into(), self.times_ns.load(Relaxed) as f64 / 1e9));
-        times.push(("statement_seconds_count".into(), below as f64));
-        put("statement_seconds", "histogram", "From a statement's last message to its answer.", &times);
-        for (name, help, value) in counters(&self.statistics()) {
-            put(name, "counter", help, &one(value));
-        }
-        if let Some(node) = self.node() {
-            let leads = node.role == sequencer::Role::Leading;
-            put("node_leads", "gauge", "Whether this node of a cluster leads.", &one(f64::from(u8::from(leads))));
-            let sequences = node.role == sequencer::Role::Sequencing;
-            let help = "Whether this node takes calls for a stream of its own, which the one that leads merges.";
-            put("node_sequences", "gauge", help, &one(f64::from(u8::from(sequences))));
-            put("node_epoch", "gauge", "Epoch of the last record that it has.", &one(node.epoch as f64));
-            put("node_record", "gauge", "Number of the last record that it has.", &one((node.next - 1) as f64));
-            let lag = node.journal_next - node.next;
-            put("node_lag_records", "gauge", "Records of the journal that it has not.", &one(lag as f64));
-            let of_streams = |value: fn(&sequencer::StreamStatus) -> u64| -> Vec<(String, f64)> {
-                let labels = |part| format!("{{part=\"{}\"}}", part + 1);
-                node.streams.iter().map(|stream| (labels(stream.part), value(stream) as f64)).collect()
-            };
-            if !node.streams.is_empty() {
-                let help = "Number of the last message that it has, of the stream that a part's node sequences.";
-                put("stream_record", "gauge", help, &of_streams(|stream| stream.merged));
-                let help = "Messages of that stream which it knows to be there, and has not.";
-                put("stream_lag_records", "gauge", help, &of_streams(|stream| stream.lag));
-            }
-            if let Some((record, digest)) = node.compared {
-                let help = "Record of the last digest of all it has that it gave to others, or had the same.";
-                put("node_compared_record", "gauge", help, &one(record as f64));
-                // As much of it as such a number has: who has the same record has the same here.
-                let low = (digest.0 & ((1 << 52) - 1)) as f64;
-                put("node_compared_digest", "gauge", "The low 52 bits of that digest.", &one(low));
-            }
-        }
-        let has_stopped = *lock(&self.state) == State::Stopped;
-        if let Some(node) = self.node().map(Some).or(has_stopped.then_some(None)) {
-            let differs = has_stopped || node.is_some_and(|node| node.differs.is_some());
-            let help = "Whether this node has stopped because it differs from a leader.";
-            put("node_differs", "gauge", help, &one(f64::from(u8::from(differs))));
-        }
-        if let Some(parts) = &*lock(&self.parts) {
-            parts.metrics(&mut text);
-        }
-        text
-    }
-
-    /// What the page shows.
     /// What the page shows; the values of hot keys only with `shows_keys`.
     fn status(&self, shows_keys: bool) -> Value {
         let state = match *lock(&self.state) {
@@ -399,8 +309,10 @@ impl Watch {
         let hot = lock(&self.hot);
         let hot = hot.top(HOT_SHOWN).into_iter();
         let hot: Vec<_> = hot.map(|((t, key), share)| json!([t, shows_keys.then_some(key), share])).collect();
-        let log: serde_json::Map<_, _> =
-            counters(&self.statistics()).into_iter().map(|(name, _, value)| (name.to_string(), value.into())).collect();
+        let statistics = self.statistics();
+        let counts = counts(&statistics).map(|(name, _, count)| (name.to_string(), Value::from(count)));
+        let times = times(&statistics).map(|(name, _, seconds)| (name.to_string(), Value::from(seconds)));
+        let log: serde_json::Map<_, _> = counts.into_iter().chain(times).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"), "state": state, "uptime": self.started.elapsed().as_secs_f64(),
             "resident": resident_bytes(), "connections": count(&self.connections), "statements": statements,
@@ -412,7 +324,7 @@ impl Watch {
     }
 }
 
-/// The counts of the sequencer, each with its name and what it is.
+/// How a node of a cluster stands.
 fn node_json(node: &sequencer::NodeStatus) -> Value {
     let role = match node.role {
         sequencer::Role::Following => "following",
@@ -428,27 +340,6 @@ fn node_json(node: &sequencer::NodeStatus) -> Value {
     })
 }
 
-fn counters(statistics: &sequencer::Statistics) -> [(&'static str, &'static str, f64); 14] {
-    let s = statistics;
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    [
-        ("batches_total", "Batches that ran.", s.batches as f64),
-        ("calls_total", "Calls in them, single statements too.", s.calls as f64),
-        ("logged_calls_total", "Calls written to the log.", s.logged_calls as f64),
-        ("argument_bytes_total", "Argument bytes of the calls written to the log.", s.argument_bytes as f64),
-        ("log_bytes_total", "Bytes written to the log.", s.log_bytes as f64),
-        ("log_writes_total", "Writes to the log.", s.writes as f64),
-        ("log_syncs_total", "Syncs of the log.", s.syncs as f64),
-        ("log_wait_seconds_total", "Waited for writes and syncs.", seconds(s.sync_ns)),
-        ("repeats_total", "Retries that were answered from the window of request ids.", s.repeats as f64),
-        ("checkpoints_total", "Checkpoints that are durable.", s.checkpoints as f64),
-        ("checkpoint_pause_seconds_total", "Calls stood still for checkpoints.", seconds(s.checkpoint_pause_ns)),
-        ("digests_total", "Digests of everything, appended to a journal or compared with it.", s.digests as f64),
-        ("digest_pause_seconds_total", "Calls stood still for digests.", seconds(s.digest_ns)),
-        ("recovered_messages_total", "Messages had from one server that the journal had lost.", s.recovered as f64),
-    ]
-}
-
 /// The state of a server that is ready unless it has been at one thing for too long.
 fn ready(busy: Duration) -> Value {
     if busy < STUCK {
@@ -456,11 +347,6 @@ fn ready(busy: Duration) -> Value {
     }
     let why = format!("all calls wait for one thing that has been under way for {} s", busy.as_secs());
     json!({ "name": "busy", "why": why })
-}
-
-/// A value of a label.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Memory of this process that is in RAM; 0 where the system does not say.
@@ -493,11 +379,11 @@ mod tests {
             (watcher.0.progress(), watcher.0.readiness()),
             (why.into(), (false, format!("recovering: {why}\n")))
         );
-        assert!(watcher.0.metrics().contains("lockwork_recovery_bytes{part=\"all\"} 10\n"));
+        assert!(metrics::text(&watcher.0).contains("\nlockwork_recovery_expected_bytes 10\n"));
         assert!(!watcher.0.is_ready());
         watcher.starting(Stage::Recovering(sequencer::Progress { records: 3, total_records: 4, ..bytes }));
         assert_eq!(watcher.0.readiness(), (false, "recovering: replayed 3 of 4 records (75 %)\n".into()));
-        assert!(watcher.0.metrics().contains("lockwork_recovery_records{part=\"done\"} 3\n"));
+        assert!(metrics::text(&watcher.0).contains("\nlockwork_recovery_done_records 3\n"));
         watcher.starting(Stage::Connecting);
         assert_eq!(watcher.0.status(false)["state"]["name"], "starting");
         watcher.0.ending();

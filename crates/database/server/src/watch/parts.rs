@@ -1,11 +1,9 @@
 //! Which part of every table a node has, and whether those of the others are there.
 
-use std::fmt::Write;
-
 use lockwork::divided::Others;
 use serde_json::{Value, json};
 
-use super::escaped;
+use super::metrics::Writer;
 
 /// See the module.
 pub(super) struct Parts {
@@ -36,22 +34,19 @@ impl Parts {
         lines.collect()
     }
 
-    /// For Prometheus.
-    pub(super) fn metrics(&self, text: &mut String) {
+    /// Writes metrics.
+    pub(super) fn encode(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
         let all = self.all();
-        let mut put = |name: &str, help: &str, values: &[(String, usize)]| {
-            _ = writeln!(text, "# HELP lockwork_{name} {help}\n# TYPE lockwork_{name} gauge");
-            values.iter().for_each(|(labels, value)| _ = writeln!(text, "lockwork_{name}{labels} {value}"));
-        };
-        let one = |value: usize| vec![(String::new(), value)];
-        put("node_part", "The part of every table that this node has.", &one(usize::from(self.part) + 1));
-        put("node_parts", "How many parts there are.", &one(all.len()));
+        writer.gauge("node_part", "The part of every table that this node has.", u64::from(self.part) + 1)?;
+        writer.gauge("node_parts", "How many parts there are.", all.len())?;
         let connected = all.iter().enumerate().map(|(number, (address, trouble))| {
-            let labels = format!("{{part=\"{}\",address=\"{}\"}}", number + 1, escaped(address));
-            (labels, usize::from(trouble.is_none()))
+            ([("part", (number + 1).to_string()), ("address", address.clone())], u64::from(trouble.is_none()))
         });
-        let help = "Whether the node of a part is connected to this one, or is this one.";
-        put("part_connected", help, &connected.collect::<Vec<_>>());
+        writer.gauges(
+            "part_connected",
+            "Whether the node of a part is connected to this one, or is this one.",
+            connected,
+        )
     }
 
     /// For the page: of each part its number, where its node is, and why it is not connected, if so.

@@ -7,6 +7,7 @@ use crate::packet::Waiter;
 use crate::word::Profile;
 use crate::word::State;
 use lockwork_locking::LockMode;
+use lockwork_random::Random;
 use std::collections::{BTreeSet, HashSet};
 
 const MS: u64 = 1_000_000;
@@ -342,11 +343,8 @@ struct Process {
 #[test]
 fn under_loss_and_duplication_every_death_is_settled_and_no_number_has_two_owners() {
     for seed in 1..=20_u64 {
-        let mut random = seed;
-        let mut chance = |percent: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % 100 < percent
-        };
+        let mut random = Random(seed);
+        let mut chance = |percent| random.percent(percent);
         let mut world = World::new(Profile::Wide);
         let mut processes: Vec<Process> = Vec::new();
         let mut sessions = HashSet::new();

@@ -1,6 +1,6 @@
 //! What goes wrong, and how often.
 
-use super::random::Random;
+use lockwork_random::Random;
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -72,13 +72,13 @@ impl Faults {
 
     /// How long a packet takes, and whether that is late.
     pub(super) fn delay(&self, random: &mut Random) -> (u64, bool) {
-        let usual = 2 * US + random.below(8 * US);
-        if self.latest == 0 || !random.in_a_million(self.late) {
+        let usual = 2 * US + random.scaled(8 * US);
+        if self.latest == 0 || !random.in_a_million(u64::from(self.late)) {
             return (usual, false);
         }
         // Every order of magnitude is as likely as the others.
         let most = (self.latest / (20 * US)).max(1).ilog2();
-        let scale = (20 * US) << random.below(u64::from(most) + 1);
-        (usual + random.below(scale.min(self.latest)), true)
+        let scale = (20 * US) << random.scaled(u64::from(most) + 1);
+        (usual + random.scaled(scale.min(self.latest)), true)
     }
 }

@@ -7,7 +7,6 @@ mod weather;
 use super::checker::Checker;
 use super::faults::Faults;
 use super::place::{Doing, Place, Process};
-use super::random::Random;
 use super::trace::{EVERY_LOCK, Trace, What, Who};
 use super::{Counters, Failure, Report, Settings};
 use crate::config::{Config, Identity};
@@ -21,6 +20,8 @@ use crate::registry::{self, Change, Member, Registry};
 use crate::word::{Machine, Profile};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+
+use lockwork_random::Random;
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -137,9 +138,9 @@ impl<S: Store> World<S> {
             recorded: settings.faults.restarts > 0,
             ..registry::Config::new(LEASE_MS, 100)
         };
-        let mut random = Random::new(settings.seed);
+        let mut random = Random(settings.seed);
         let places = (0..settings.machines)
-            .map(|_| Place::new(settings.tasks, random.below(1000 * MS), random.below(10)))
+            .map(|_| Place::new(settings.tasks, random.scaled(1000 * MS), random.scaled(10)))
             .collect();
         // Without a key nothing tells damaged packets from others.
         let key = (settings.faults.damaged > 0 || settings.seed & 1 == 1).then_some(Key([7; 16]));
@@ -277,8 +278,8 @@ impl<S: Store> World<S> {
         let place = if from == SERVICE { to } else { from };
         let cut = self.now < self.places[place as usize].cut_until;
         let copies = match () {
-            () if cut || self.random.in_a_million(self.faults.lost) => 0,
-            () if self.random.in_a_million(self.faults.doubled) => 2,
+            () if cut || self.random.in_a_million(u64::from(self.faults.lost)) => 0,
+            () if self.random.in_a_million(u64::from(self.faults.doubled)) => 2,
             () => 1,
         };
         self.counters.packets_lost += u64::from(copies == 0);
@@ -286,9 +287,9 @@ impl<S: Store> World<S> {
         let mut first = 0;
         for copy in 0..copies {
             let mut bytes = datagram.to_vec();
-            if self.random.in_a_million(self.faults.damaged) {
-                let at = self.random.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << self.random.below(8);
+            if self.random.in_a_million(u64::from(self.faults.damaged)) {
+                let at = self.random.scaled(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << self.random.scaled(8);
                 self.counters.packets_damaged += 1;
             }
             let (delay, late) = self.faults.delay(&mut self.random);
@@ -512,7 +513,7 @@ impl<S: Store> World<S> {
             self.counters.branches.add(&branches);
             self.checker.gone(machine, session, until);
             self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("session over", machine));
-            let delay = self.random.below(5 * MS);
+            let delay = self.random.scaled(5 * MS);
             return self.start_process(place, delay);
         }
         let Some(next) = node.next_tick() else { return };

@@ -7,6 +7,7 @@ use lockwork_lock_protocol::config::{Config, Identity};
 use lockwork_lock_protocol::node::Node;
 use lockwork_lock_protocol::packet::{Kind, Packet};
 use lockwork_locking::LockMode;
+use lockwork_random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -38,22 +39,6 @@ pub(crate) struct Report {
     pub(crate) moves: u64,
     pub(crate) grants: u64,
     pub(crate) told: u64,
-}
-
-#[derive(Debug)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((mixed ^ mixed >> 31) as u128 * n as u128) >> 64) as u64
-    }
-
-    fn happens(&mut self, in_a_million: u64) -> bool {
-        self.below(1_000_000) < in_a_million
-    }
 }
 
 /// A session, or an attempt to have one.
@@ -242,22 +227,22 @@ impl World {
     }
 
     fn weather(&mut self) {
-        if self.random.happens(150_000) {
-            let (at, to) = (self.random.below(PARTS) as usize, self.random.below(RACKS as u64) as usize);
+        if self.random.in_a_million(150_000) {
+            let (at, to) = (self.random.scaled(PARTS) as usize, self.random.scaled(RACKS as u64) as usize);
             let part = &mut self.records.parts[at];
             if part.to.is_none() && part.owner != to {
                 part.to = Some(to);
                 part.generation += 1;
             }
         }
-        let name = self.random.below(RACKS as u64) as usize;
-        if self.random.happens(self.faults.crashes)
+        let name = self.random.scaled(RACKS as u64) as usize;
+        if self.random.in_a_million(self.faults.crashes)
             && let Some(rack) = self.racks[name].take()
         {
-            self.back[name] = (self.now + self.random.below(40 * MS), rack.era() + 1);
+            self.back[name] = (self.now + self.random.scaled(40 * MS), rack.era() + 1);
         }
-        if self.random.happens(self.faults.deaths) {
-            let at = self.random.below(MACHINES as u64) as usize;
+        if self.random.in_a_million(self.faults.deaths) {
+            let at = self.random.scaled(MACHINES as u64) as usize;
             for task in self.places[at].tasks.clone() {
                 if let Task::Holds { lock, mode, .. } = task {
                     self.let_go(lock, mode);
@@ -310,8 +295,8 @@ impl World {
         match self.places[place].tasks[task] {
             Task::Idle { until } if until <= now && trouble => {
                 // Some locks are hot.
-                let lock = if self.random.below(2) == 0 { self.random.below(4) } else { self.random.below(LOCKS) };
-                let mode = if self.random.below(3) == 0 { LockMode::Exclusive } else { LockMode::Shared };
+                let lock = if self.random.scaled(2) == 0 { self.random.scaled(4) } else { self.random.scaled(LOCKS) };
+                let mode = if self.random.scaled(3) == 0 { LockMode::Exclusive } else { LockMode::Shared };
                 self.places[place].tasks[task] = Task::Waits { lock, mode, since: now, at: None };
             }
             Task::Waits { lock, mode, since, at: None } => {
@@ -327,7 +312,7 @@ impl World {
             }
             Task::Holds { lock, mode, at: (rack, request), until } if until <= now => {
                 self.let_go(lock, mode);
-                let pause = now + self.random.below(MS);
+                let pause = now + self.random.scaled(MS);
                 self.places[place].tasks[task] = Task::Idle { until: pause };
                 if let Session::In(node) = &mut self.places[place].sessions[rack] {
                     _ = node.release(now, request);
@@ -397,7 +382,7 @@ impl World {
                     LockMode::Exclusive => (held.writers, held.token) = (held.writers + 1, token),
                     _ => held.readers += 1,
                 }
-                let until = self.now + self.random.below(2 * MS);
+                let until = self.now + self.random.scaled(2 * MS);
                 self.places[place].tasks[at] = Task::Holds { lock, mode, at: (rack, request), until };
             }
             (Task::Waits { lock, mode, since, at: Some(asked) }, _) if asked == (rack, request) => {
@@ -430,15 +415,15 @@ impl World {
     fn send(&mut self, rack: usize, place: usize, up: bool, packet: &Packet, body: &[u8]) {
         let bytes = lockwork_lock_protocol::packet::datagram(packet, body, None);
         let copies = match () {
-            () if self.random.happens(self.faults.lost) => 0,
-            () if self.random.happens(self.faults.doubled) => 2,
+            () if self.random.in_a_million(self.faults.lost) => 0,
+            () if self.random.in_a_million(self.faults.doubled) => 2,
             () => 1,
         };
         let (now, to) = (self.now / 1000, if up { "to" } else { "from" });
         self.trace.push((packet.lock, format!("{now} us: {copies} of place {place} {to} rack {rack}: {packet:?}")));
         for _ in 0..copies {
-            let late = self.random.happens(self.faults.late);
-            let delay = if late { self.random.below(20 * MS) } else { 20_000 + self.random.below(200_000) };
+            let late = self.random.in_a_million(self.faults.late);
+            let delay = if late { self.random.scaled(20 * MS) } else { 20_000 + self.random.scaled(200_000) };
             self.serial += 1;
             let (at, serial, life) = (self.now + delay, self.serial, self.places[place].life);
             let bytes = bytes.clone();

@@ -5,9 +5,15 @@
 
 use lockwork_lock_protocol::packet::{Kind, Malformed, Problem};
 use lockwork_lock_protocol::registry::Counters as RegistryCounters;
-use std::fmt::Write;
-use std::sync::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelValue, EncodeMetric, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A number that one thread writes.
 #[derive(Debug, Default)]
@@ -135,70 +141,106 @@ impl Counters {
             counter.add(1);
         }
     }
+}
 
-    /// The text that Prometheus reads.
-    pub(super) fn text(&self) -> String {
-        let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, u64)]| {
-            _ = writeln!(text, "# HELP lockwork_lockd_{name} {help}\n# TYPE lockwork_lockd_{name} {kind}");
-            for (labels, value) in samples {
-                _ = writeln!(text, "lockwork_lockd_{name}{labels} {value}");
-            }
+/// Returns the text that Prometheus reads.
+pub(super) fn text(counters: &Arc<Counters>) -> String {
+    let mut registry = Registry::with_prefix("lockwork_lockd");
+    registry.register_collector(Box::new(counters.clone()));
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    _ = prometheus_text::encode(&mut text, &registry);
+    text
+}
+
+impl Collector for Counters {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut writer = Writer(encoder);
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        let mut build = writer.0.encode_descriptor("build", "The version of the program.", None, MetricType::Info)?;
+        build.encode_info(&version)?;
+        let kinds = Kind::ALL.map(|kind| (format!("{kind:?}").to_lowercase(), self.received[kind as usize].get()));
+        writer.counters("packets", "Packets received by the daemon, by kind.", "kind", kinds)?;
+        let named = |names: &'static [&'static str], counters: &[Counter]| -> Vec<(&'static str, u64)> {
+            names.iter().copied().zip(counters.iter().map(Counter::get)).collect()
         };
-        let labelled = |label: &str, names: &[&str], counters: &[Counter]| -> Vec<(String, u64)> {
-            let line = |(name, counter): (&&str, &Counter)| (format!("{{{label}=\"{name}\"}}"), counter.get());
-            names.iter().zip(counters).map(line).collect()
-        };
-        let plain = |value: u64| vec![(String::new(), value)];
-        let kinds = Kind::ALL.map(|kind| {
-            let name = format!("{kind:?}").to_lowercase();
-            (format!("{{kind=\"{name}\"}}"), self.received[kind as usize].get())
-        });
-        family("packets_total", "counter", "Packets received by the daemon, by kind.", &kinds);
-        let grants = labelled("mode", &["shared", "exclusive"], &self.granted);
-        family("grants_total", "counter", "Locks granted by the decider of this process.", &grants);
-        let dropped = labelled("cause", &DROPS, &self.dropped);
-        family("dropped_total", "counter", "Packets that changed nothing, by cause.", &dropped);
-        let problems = labelled("problem", &PROBLEMS, &self.problems);
-        family("errors_total", "counter", "Packets answered with an error.", &problems);
-        family("decisions_total", "counter", "Packets decided on or sent on.", &plain(self.decisions.get()));
-        family("locks", "gauge", "Locks there are.", &plain(self.locks.get()));
-        family("machines", "gauge", "Machines that live.", &plain(self.machines.get()));
-        family("machines_gone", "gauge", "Machines that are gone and not yet swept.", &plain(self.gone.get()));
-        family("locks_in_custody", "gauge", "Locks whose agents are in the daemon.", &plain(self.adopted.get()));
-        let recovering = self.recovering.get();
-        family("machines_recovering", "gauge", "Machines that have not reported what they hold.", &plain(recovering));
-        let records = self.records.get();
-        family("records_up", "gauge", "1 if who takes part is written down, and can be now.", &plain(records));
-        let joining = self.joining.get();
-        family("joins_waiting", "gauge", "Machines that join and are not written down yet.", &plain(joining));
-        family("names", "gauge", "Names that mean a lock.", &plain(self.names.get()));
-        let help = "Names that are on their way into etcd or out of it.";
-        family("names_under_way", "gauge", help, &plain(self.names_under_way.get()));
-        family("etcd_up", "gauge", "1 if etcd answers, or is not used.", &plain(self.etcd.get()));
+        let grants = named(&["shared", "exclusive"], &self.granted);
+        writer.counters("grants", "Locks granted by the decider of this process.", "mode", grants)?;
+        let dropped = named(&DROPS, &self.dropped);
+        writer.counters("packets_dropped", "Packets that changed nothing, by cause.", "cause", dropped)?;
+        let problems = named(&PROBLEMS, &self.problems);
+        writer.counters("packets_refused", "Packets answered with an error.", "problem", problems)?;
+        writer.counter("decisions", "Packets decided on or sent on.", self.decisions.get())?;
+        self.encode_state(&mut writer)?;
         let slow = self.slow.lock().map(|slow| slow.clone()).unwrap_or_default();
-        let RegistryCounters { joined, left, expired, full, strangers, foreign_leaves, .. } = slow.registry;
-        let RegistryCounters { freed, adopted, sweeps, restored, .. } = slow.registry;
-        let registry = [
-            ("sessions_joined_total", "Sessions begun.", joined),
-            ("sessions_left_total", "Sessions ended by their machines.", left),
-            ("sessions_expired_total", "Sessions ended because nothing was heard of them.", expired),
-            ("joins_refused_total", "Processes turned away because no machine number was free.", full),
-            ("strangers_total", "Control packets of sessions that are not there.", strangers),
-            ("foreign_leaves_total", "Packets that would have ended the session of another address.", foreign_leaves),
-            ("locks_freed_total", "Locks freed because their holder was gone.", freed),
-            ("locks_adopted_total", "Locks adopted because their agent was gone.", adopted),
-            ("words_restored_total", "Words that came back from machines' reports.", restored),
-            ("sweeps_total", "Sweeps of a lock that agents asked for.", sweeps),
+        encode_registry(&slow.registry, &mut writer)?;
+        if slow.plane.is_empty() {
+            return Ok(());
+        }
+        writer.counters("data_plane_events", "What the data plane in the kernel has counted.", "cause", slow.plane)
+    }
+}
+
+impl Counters {
+    /// Writes how the daemon stands.
+    fn encode_state(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let gauges = [
+            ("locks", "Locks there are.", &self.locks),
+            ("machines", "Machines that live.", &self.machines),
+            ("machines_gone", "Machines that are gone and not yet swept.", &self.gone),
+            ("locks_in_custody", "Locks whose agents are in the daemon.", &self.adopted),
+            ("machines_recovering", "Machines that have not reported what they hold.", &self.recovering),
+            ("records_up", "1 if who takes part is written down, and can be now.", &self.records),
+            ("joins_waiting", "Machines that join and are not written down yet.", &self.joining),
+            ("names", "Names that mean a lock.", &self.names),
+            ("names_under_way", "Names that are on their way into etcd or out of it.", &self.names_under_way),
+            ("etcd_up", "1 if etcd answers, or is not used.", &self.etcd),
         ];
-        for (name, help, value) in registry {
-            family(name, "counter", help, &plain(value));
-        }
-        if !slow.plane.is_empty() {
-            let samples: Vec<_> =
-                slow.plane.iter().map(|(cause, value)| (format!("{{cause=\"{cause}\"}}"), *value)).collect();
-            family("plane_total", "counter", "What the data plane in the kernel has counted.", &samples);
-        }
-        text
+        gauges.into_iter().try_for_each(|(name, help, counter)| writer.gauge(name, help, counter.get()))
+    }
+}
+
+fn encode_registry(counters: &RegistryCounters, writer: &mut Writer<'_>) -> fmt::Result {
+    let RegistryCounters { joined, left, expired, full, strangers, foreign_leaves, .. } = *counters;
+    let RegistryCounters { freed, adopted, sweeps, restored, .. } = *counters;
+    let all = [
+        ("sessions_joined", "Sessions begun.", joined),
+        ("sessions_left", "Sessions ended by their machines.", left),
+        ("sessions_expired", "Sessions ended because nothing was heard of them.", expired),
+        ("joins_refused", "Processes turned away because no machine number was free.", full),
+        ("strangers", "Control packets of sessions that are not there.", strangers),
+        ("foreign_leaves", "Packets that would have ended the session of another address.", foreign_leaves),
+        ("locks_freed", "Locks freed because their holder was gone.", freed),
+        ("locks_adopted", "Locks adopted because their agent was gone.", adopted),
+        ("words_restored", "Words that came back from machines' reports.", restored),
+        ("sweeps", "Sweeps of a lock that agents asked for.", sweeps),
+    ];
+    all.into_iter().try_for_each(|(name, help, value)| writer.counter(name, help, value))
+}
+
+/// Writes metrics one by one.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    /// Writes a counter, `name` without its `_total`.
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+
+    /// Writes a counter with a value for each value of a label.
+    fn counters<L: EncodeLabelValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        all: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut all = all.into_iter();
+        all.try_for_each(|(of, value)| ConstCounter::new(value).encode(encoder.encode_family(&[(label, of)])?))
     }
 }

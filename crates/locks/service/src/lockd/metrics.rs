@@ -6,7 +6,8 @@
 //! *Invariant*: nobody waits for anybody else. All are served as far as their sockets go without blocking; whoever has
 //! not asked, or taken the answer, within a second is dropped, and the oldest at once if there are too many.
 
-use super::counters::Counters;
+use super::counters::{self, Counters};
+use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -95,7 +96,7 @@ impl Connection {
     }
 
     /// Goes as far as it can; whether the connection stays. Whoever hangs up early wanted no answer.
-    fn step(&mut self, counters: &Counters) -> bool {
+    fn step(&mut self, counters: &Arc<Counters>) -> bool {
         let stays = match self.try_step(counters) {
             Ok(stays) => stays,
             Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
@@ -103,7 +104,7 @@ impl Connection {
         stays && self.since.elapsed() < TIMEOUT
     }
 
-    fn try_step(&mut self, counters: &Counters) -> io::Result<bool> {
+    fn try_step(&mut self, counters: &Arc<Counters>) -> io::Result<bool> {
         while self.answer.is_empty() {
             let mut buffer = [0; 1024];
             let count = self.stream.read(&mut buffer)?;
@@ -121,19 +122,18 @@ impl Connection {
     }
 }
 
-fn answer(request: &[u8], counters: &Counters) -> Vec<u8> {
+fn answer(request: &[u8], counters: &Arc<Counters>) -> Vec<u8> {
     let line = request.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, body) = match (method, path) {
-        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", counters.text()),
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", counters::text(counters)),
         (b"GET" | b"HEAD", _) => ("404 Not Found", "there is /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "there is GET /metrics\n".to_string()),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     let mut answer = head.into_bytes();

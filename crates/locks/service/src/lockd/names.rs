@@ -240,7 +240,7 @@ fn answer(kind: Kind, asker: Asker, lock: u64) -> Packet {
     }
 }
 
-/// All names that are stored; nothing, and why on standard error, if they do not fit. Tries on while nobody uses
+/// All names that are stored; nothing, and why as an event, if they do not fit. Tries on while nobody uses
 /// the connection but this thread's daemon.
 fn load(etcd: &Arc<Etcd>, range: &Range<u64>) -> Option<Names> {
     while Arc::strong_count(etcd) > 1 {
@@ -250,7 +250,7 @@ fn load(etcd: &Arc<Etcd>, range: &Range<u64>) -> Option<Names> {
         match names.and_then(|names| Names::restore(range.clone(), names).map_err(|error| error.to_string())) {
             Ok(names) => return Some(names),
             Err(error) => {
-                eprintln!("lockd: there are no names: {error}");
+                tracing::error!("there are no names: {error}");
                 return None;
             }
         }

@@ -102,16 +102,16 @@ impl Roll {
         !self.joining.is_empty()
     }
 
-    /// Whether it answers; says so on standard error when that changes.
+    /// Whether it answers; logs when that changes.
     pub(super) fn look(&mut self) -> bool {
         let answers = self.records.why_not().is_none();
         match (answers, self.away) {
             (false, None) => {
-                eprintln!("lockd: locks go on being granted; who joins waits until etcd is back");
+                tracing::warn!("locks go on being granted; who joins waits until etcd is back");
                 self.away = Some(Instant::now());
             }
             (true, Some(_)) => {
-                eprintln!("lockd: who joins is let in again");
+                tracing::info!("who joins is let in again");
                 self.away = None;
             }
             _ => {}

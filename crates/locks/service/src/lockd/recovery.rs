@@ -49,7 +49,7 @@ impl<P: DataPlane> Lockd<P> {
             && let Some(began) = self.recovery_began.take()
         {
             let ms = (self.now - began) as f64 / 1e6;
-            eprintln!("lockd: agents decide after {ms:.1} ms: all that is held is enrolled");
+            tracing::info!("agents decide after {ms:.1} ms: all that is held is enrolled");
         }
         Ok(())
     }
@@ -64,7 +64,7 @@ impl<P: DataPlane> Lockd<P> {
         let ms = (self.now - self.recovery_began.unwrap_or(self.now)) as f64 / 1e6;
         let (locks, machines) = (self.service.locks, self.registry.summary().machines);
         let held = self.registry.counters().restored;
-        eprintln!("lockd: {locks} locks are back after {ms:.1} ms, {held} of them held; {machines} machines go on");
+        tracing::info!("{locks} locks are back after {ms:.1} ms, {held} of them held; {machines} machines go on");
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl<P: DataPlane> Lockd<P> {
 
     pub(super) fn take_in(&mut self, machine: Machine, session: u32, address: SocketAddr) {
         if let Err(error) = self.plane.set_machine(machine, session, address) {
-            eprintln!("lockd: cannot take {address} in: {error}");
+            tracing::warn!(machine = machine.0, "cannot take {address} in: {error}");
             self.registry.dismiss(self.now, machine);
         }
     }

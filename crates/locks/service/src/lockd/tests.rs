@@ -131,7 +131,7 @@ fn a_free_lock_is_granted_and_the_next_request_goes_to_its_agent() {
     let (error, _) = two.receive();
     assert!(error.kind == Kind::Error && error.token == Problem::NoSuchLock as u64, "{error:?}");
     daemon.counts("grants_total{mode=\"exclusive\"}", 1);
-    daemon.counts("errors_total{problem=\"no_such_lock\"}", 1);
+    daemon.counts("packets_refused_total{problem=\"no_such_lock\"}", 1);
     daemon.counts("machines", 2);
     daemon.stop();
     for peer in [&one, &two] {
@@ -166,10 +166,10 @@ fn what_is_no_packet_changes_nothing_and_is_counted_by_cause() {
     }
     field.truncate(0);
     one.socket.send(&field).unwrap();
-    daemon.counts("dropped_total{cause=\"length\"}", 4);
-    daemon.counts("dropped_total{cause=\"version\"}", 1);
-    daemon.counts("dropped_total{cause=\"tag\"}", 2);
-    daemon.counts("dropped_total{cause=\"field\"}", 1);
+    daemon.counts("packets_dropped_total{cause=\"length\"}", 4);
+    daemon.counts("packets_dropped_total{cause=\"version\"}", 1);
+    daemon.counts("packets_dropped_total{cause=\"tag\"}", 2);
+    daemon.counts("packets_dropped_total{cause=\"field\"}", 1);
     daemon.counts("decisions_total", 0);
     one.acquire(7, 3);
     assert_eq!(one.receive().0.incarnation, 1, "the first decision on this lock");

@@ -9,6 +9,7 @@ use lockwork_lock_protocol::table::{Case, ROWS};
 use lockwork_lock_protocol::word::{Machine, Profile, State, Word};
 use lockwork_locks::kernel::KernelDecider;
 use lockwork_locks::kernel::words::Words;
+use lockwork_random::Random;
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -296,44 +297,19 @@ fn privileged_every_case_of_the_table_is_as_in_rust_with_writers_first_and_a_key
     every_case(Some(KEY), true);
 }
 
-/// SplitMix64: enough to choose packets.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-}
-
 /// A packet that may mean something to its lock, and sometimes none.
-fn random_packet(dice: &mut Dice, pair: &Pair) -> (Packet, Vec<u8>) {
+fn random_packet(dice: &mut Random, pair: &Pair) -> (Packet, Vec<u8>) {
     let kind = if dice.one_in(8) { dice.pick(&Kind::ALL) } else { dice.pick(&Kind::ALL[..8]) };
-    let lock = if dice.one_in(50) { dice.next() >> dice.below(64) } else { dice.below(LOCKS.into()) };
+    let lock = if dice.one_in(50) { dice.next_u64() >> dice.below(64) } else { dice.below(LOCKS.into()) };
     let word = if lock < LOCKS.into() { pair.model.load(lock) } else { Word::NEW };
-    let machine = |dice: &mut Dice| match dice.below(20) {
-        0 => Machine(dice.next() as u16),
+    let machine = |dice: &mut Random| match dice.below(20) {
+        0 => Machine(dice.next_u64() as u16),
         1 => Machine(0),
         2..9 => word.machine,
         _ => Machine(1 + dice.below(6) as u16),
     };
-    let session = |dice: &mut Dice, machine: Machine| match dice.below(40) {
-        0 => dice.next() as u32,
+    let session = |dice: &mut Random, machine: Machine| match dice.below(40) {
+        0 => dice.next_u64() as u32,
         _ => pair.machines.0.get(&machine.0).map_or(0, |entry| entry.session),
     };
     let mut packet = Packet::new(kind, lock);
@@ -342,28 +318,28 @@ fn random_packet(dice: &mut Dice, pair: &Pair) -> (Packet, Vec<u8>) {
         | if dice.one_in(100) { 0x80 } else { 0 };
     packet.state = dice.pick(&State::ALL);
     packet.hops = dice.below(64) as u8;
-    packet.request = dice.next();
+    packet.request = dice.next_u64();
     packet.sender = machine(dice);
     packet.session = session(dice, packet.sender);
     packet.requester = if dice.one_in(2) { packet.sender } else { machine(dice) };
     packet.requester_session = session(dice, packet.requester);
     packet.target = machine(dice);
     packet.incarnation = match dice.below(4) {
-        0 => dice.next() as u32,
+        0 => dice.next_u64() as u32,
         1 => word.incarnation.wrapping_sub(1),
         _ => word.incarnation,
     };
-    packet.token = dice.next();
-    packet.part = dice.next() as u8;
-    packet.parts = dice.next() as u8;
+    packet.token = dice.next_u64();
+    packet.part = dice.next_u64() as u8;
+    packet.parts = dice.next_u64() as u8;
     let longest = (lockwork_lock_protocol::packet::MAX_BYTES - 72) / 8;
     let words = if dice.one_in(4) { dice.below(longest as u64 + 1) as usize } else { 0 };
-    (packet, (0..words * 8).map(|_| dice.next() as u8).collect())
+    (packet, (0..words * 8).map(|_| dice.next_u64() as u8).collect())
 }
 
 fn random_stream(seed: u64, key: Option<Key>, writers_first: bool, packets: u32) {
     let Some(pair) = Pair::new(key, writers_first) else { return };
-    let mut dice = Dice(seed);
+    let mut dice = Random(seed);
     let other_key = Key(*b"another clusters");
     for number in 0..packets {
         let (packet, body) = random_packet(&mut dice, &pair);
@@ -371,9 +347,9 @@ fn random_stream(seed: u64, key: Option<Key>, writers_first: bool, packets: u32)
         let mut bytes = datagram(&packet, &body, used.as_ref());
         match dice.below(60) {
             0 => bytes.truncate(dice.below(bytes.len() as u64 + 1) as usize),
-            1 => bytes.extend_from_slice(&dice.next().to_le_bytes()),
-            2 => bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8),
-            3 => bytes[2] = dice.next() as u8,
+            1 => bytes.extend_from_slice(&dice.next_u64().to_le_bytes()),
+            2 => bytes.iter_mut().for_each(|byte| *byte = dice.next_u64() as u8),
+            3 => bytes[2] = dice.next_u64() as u8,
             // One bit, with a key never unseen.
             4..9 => {
                 let bit = dice.below(8 * 64) as usize;
@@ -389,7 +365,7 @@ fn random_stream(seed: u64, key: Option<Key>, writers_first: bool, packets: u32)
         }
         if number % 64 == 0 {
             let machine = Machine(dice.below(8) as u16);
-            let word = Word { state: dice.pick(&State::ALL), machine, incarnation: dice.next() as u32 };
+            let word = Word { state: dice.pick(&State::ALL), machine, incarnation: dice.next_u64() as u32 };
             pair.set(dice.below(LOCKS.into()), word);
         }
     }

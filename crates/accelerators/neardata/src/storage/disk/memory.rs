@@ -110,15 +110,14 @@ impl MemoryDisk {
     pub fn after_crash(&self, seed: u64) -> Self {
         let state = self.lock();
         let mut bytes = state.durable.clone();
-        let mut random = seed;
+        let mut random = lockwork_random::Random(seed);
         for &sector in state.dirty.union(&state.lost) {
-            random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (random ^ random >> 31).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let kept = random.one_in(2);
             // Some seeds lose everything, some nothing, most a part.
             let keep = match seed % 4 {
                 0 => false,
                 1 => true,
-                _ => mixed >> 63 == 1,
+                _ => kept,
             };
             let range = sector * SECTOR..(sector + 1) * SECTOR;
             if keep && range.end <= state.bytes.len() {

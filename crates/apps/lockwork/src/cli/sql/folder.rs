@@ -40,16 +40,15 @@ impl Database for Lockwork {
     }
 }
 
-/// Opens a database, and says what its owner may want to know.
-/// `watch` hears how far recovery has come.
-pub(in crate::cli) fn open_and_tell(
+/// Opens a database, and returns with it what its owner may want to know: a sentence each. `watch` is called with how
+/// far recovery has come.
+pub(in crate::cli) fn open_folder(
     folder: &Path,
     options: &OpenOptions,
     watch: impl Fn(Progress),
-) -> Result<Lockwork, Failure> {
+) -> Result<(Lockwork, Vec<String>), Failure> {
     let (database, report) = open(folder, options, watch)?;
-    told(&report);
-    Ok(database)
+    Ok((database, found(&report)))
 }
 
 /// Opens a database, with a bar for those who watch.
@@ -74,18 +73,20 @@ fn open(folder: &Path, options: &OpenOptions, watch: impl Fn(Progress)) -> Resul
     })
 }
 
-/// Says what recovery found that somebody may want to know.
-fn told(report: &RecoveryReport) {
-    if let Some(torn) = &report.torn {
+/// What recovery found that those who own the database may want to know.
+fn found(report: &RecoveryReport) -> Vec<String> {
+    let torn = report.torn.as_ref().map(|torn| {
         let (path, offset, bytes) = (torn.path.display(), torn.offset, torn.bytes);
-        eprintln!(
-            "lockwork: {bytes} bytes at the end of the log were never acknowledged and were cut off ('{path}' from \
-             offset {offset} on)"
-        );
-    }
-    for path in &report.unknown {
-        eprintln!("lockwork: '{}' is no file of a database; it was left alone", path.display());
-    }
+        format!(
+            "{bytes} bytes at the end of the log were never acknowledged and were cut off ('{path}' from offset \
+             {offset} on)"
+        )
+    });
+    let unknown = report.unknown.iter().map(|path| {
+        let path = path.display();
+        format!("'{path}' is no file of a database; it was left alone")
+    });
+    torn.into_iter().chain(unknown).collect()
 }
 
 /// Whether what was typed can be run: it ends a statement, or is wrong before its end.

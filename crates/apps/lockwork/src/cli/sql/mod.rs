@@ -23,7 +23,7 @@ use rustyline::error::ReadlineError;
 
 use super::engines::{self, EngineOptions};
 use super::{Failure, Outcome, print};
-pub(super) use folder::open_and_tell;
+pub(super) use folder::open_folder;
 use form::Output;
 use remote::Remote;
 
@@ -137,7 +137,9 @@ impl Arguments {
                 return Err(Failure::usage(format!("{option} is for servers, and '{place}' is a folder\n{hint}")));
             }
             let options = self.options()?;
-            return Ok((Box::new(open_and_tell(&self.place, &options, |_| ())?), place.to_string()));
+            let (database, found) = open_folder(&self.place, &options, |_| ())?;
+            found.iter().for_each(|what| eprintln!("lockwork: {what}"));
+            return Ok((Box::new(database), place.to_string()));
         };
         let engine_option = self.engine_options.are_given().then_some("--engine-option");
         if let Some(option) = given(&of_folders).or(engine_option) {

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use lockwork_random::Random;
 use tokio_postgres::NoTls;
 
 use super::process::{descriptors, resident, until_no_more};
@@ -12,20 +13,6 @@ use crate::BANK;
 use crate::client::{Client, bind, execute, message, startup};
 use crate::folder::{Folder, command};
 use crate::server::Server;
-
-/// A generator of numbers that a seed tells.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        self.next() as usize % most.max(1)
-    }
-}
 
 /// The seed of a run: LOCKWORK_SEED, to see one again.
 fn seed() -> u64 {
@@ -85,17 +72,17 @@ fn sessions() -> Vec<Vec<Vec<u8>>> {
 /// Does something to the bytes of a session.
 fn mutate(session: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut messages = session.to_vec();
-    match random.below(6) {
-        0 => drop(messages.remove(random.below(messages.len()))),
-        1 => messages.push(messages[random.below(messages.len())].clone()),
+    match random.index(6) {
+        0 => drop(messages.remove(random.index(messages.len()))),
+        1 => messages.push(messages[random.index(messages.len())].clone()),
         2 => {
-            let (one, other) = (random.below(messages.len()), random.below(messages.len()));
+            let (one, other) = (random.index(messages.len()), random.index(messages.len()));
             messages.swap(one, other);
         }
         3 => {
             // A body that is cut, and whose length is right.
-            let at = 1 + random.below(messages.len() - 1);
-            let kept = 5 + random.below(messages[at].len() - 4);
+            let at = 1 + random.index(messages.len() - 1);
+            let kept = 5 + random.index(messages[at].len() - 4);
             messages[at].truncate(kept);
             let length = (messages[at].len() as u32).saturating_sub(1).to_be_bytes();
             if messages[at].len() >= 5 {
@@ -105,16 +92,16 @@ fn mutate(session: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         _ => {}
     }
     let mut bytes = messages.concat();
-    for _ in 0..random.below(4) {
+    for _ in 0..random.index(4) {
         if bytes.is_empty() {
             break;
         }
-        let at = random.below(bytes.len());
-        match random.below(5) {
-            0 => bytes[at] ^= 1 << random.below(8),
-            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+        let at = random.index(bytes.len());
+        match random.index(5) {
+            0 => bytes[at] ^= 1 << random.index(8),
+            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)],
             2 => bytes.truncate(at),
-            3 => bytes.insert(at, random.next() as u8),
+            3 => bytes.insert(at, random.next_u64() as u8),
             _ => drop(bytes.remove(at)),
         }
     }
@@ -125,7 +112,7 @@ fn mutate(session: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 fn throw(port: u16, bytes: &[u8], random: &mut Random) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
-    let first = if random.below(4) == 0 { random.below(bytes.len()) } else { bytes.len() };
+    let first = if random.index(4) == 0 { random.index(bytes.len()) } else { bytes.len() };
     for part in [&bytes[..first], &bytes[first..]] {
         // A server that has seen enough may have hung up.
         drop(stream.write_all(part));
@@ -149,13 +136,13 @@ fn fuzz(port: u16, seed: u64, how_long: Duration, ended: &AtomicBool) -> u64 {
             scope.spawn(move || {
                 let (mut random, sessions) = (Random(seed + at), sessions());
                 while Instant::now() < until {
-                    let bytes = match random.below(8) {
-                        0 => (0..random.below(500)).map(|_| random.next() as u8).collect(),
+                    let bytes = match random.index(8) {
+                        0 => (0..random.index(500)).map(|_| random.next_u64() as u8).collect(),
                         1 => {
-                            let any: Vec<u8> = (0..random.below(500)).map(|_| random.next() as u8).collect();
-                            [startup("ann"), message(b"QPBEDCSHXdcfp"[random.below(13)], &any)].concat()
+                            let any: Vec<u8> = (0..random.index(500)).map(|_| random.next_u64() as u8).collect();
+                            [startup("ann"), message(b"QPBEDCSHXdcfp"[random.index(13)], &any)].concat()
                         }
-                        _ => mutate(&sessions[random.below(sessions.len())], &mut random),
+                        _ => mutate(&sessions[random.index(sessions.len())], &mut random),
                     };
                     throw(port, &bytes, &mut random);
                     thrown.fetch_add(1, Relaxed);

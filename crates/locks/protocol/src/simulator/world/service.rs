@@ -22,8 +22,8 @@ impl<S: Store> World<S> {
         self.counters.branches.add(&self.own.branches());
         self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("crashes", Machine::REGISTRY));
         self.era += 1;
-        let most = self.random.below(LONGEST_AWAY) + 1;
-        let away = self.random.below(most);
+        let most = self.random.scaled(LONGEST_AWAY) + 1;
+        let away = self.random.scaled(most);
         self.service_back = self.now + away;
         // Until then nothing arrives, and nothing is done.
         self.store = (self.fresh)(self.settings.locks, u64::from(self.era) << 40);

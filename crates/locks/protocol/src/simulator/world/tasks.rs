@@ -27,10 +27,10 @@ impl<S: Store> World<S> {
     /// Nothing for a while.
     pub(super) fn think(&mut self, place: u32, task: u32) {
         self.task(place, task).doing = Doing::Nothing;
-        let delay = match self.random.below(8) {
+        let delay = match self.random.scaled(8) {
             0 => 0,
-            1 => self.random.below(MS),
-            _ => self.random.below(60 * US),
+            1 => self.random.scaled(MS),
+            _ => self.random.scaled(60 * US),
         };
         self.set_alarm(place, task, delay);
     }
@@ -55,14 +55,14 @@ impl<S: Store> World<S> {
             Doing::Holding { lock, request, mode } => {
                 let node = self.places[place as usize].node_mut().expect("its task holds");
                 let Identity { machine, session } = node.identity();
-                let downgrades = mode == LockMode::Exclusive && self.random.below(8) == 0;
+                let downgrades = mode == LockMode::Exclusive && self.random.scaled(8) == 0;
                 if downgrades && node.downgrade(clock, request).is_ok() {
                     self.counters.downgraded += 1;
                     self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "downgrades" });
                     self.checker.downgraded(lock, machine, session, request);
                     self.task(place, task).doing = Doing::Holding { lock, request, mode: LockMode::Shared };
                     self.after_task(place, lock);
-                    let delay = self.random.below(50 * US);
+                    let delay = self.random.scaled(50 * US);
                     return self.set_alarm(place, task, delay);
                 }
                 self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "releases" });
@@ -94,16 +94,16 @@ impl<S: Store> World<S> {
         let clock = self.places[place as usize].clock(self.now);
         // The smaller of two random numbers: the first locks are hot.
         let locks = self.settings.locks + self.settings.beyond;
-        let lock = self.random.below(locks).min(self.random.below(locks));
-        let mode = if self.random.below(10) < 6 { LockMode::Shared } else { LockMode::Exclusive };
+        let lock = self.random.scaled(locks).min(self.random.scaled(locks));
+        let mode = if self.random.scaled(10) < 6 { LockMode::Shared } else { LockMode::Exclusive };
         let ask = Ask {
             task,
-            timeout: (self.random.below(8) == 0).then(|| self.random.below(2 * MS)),
-            try_only: self.random.below(10) == 0,
+            timeout: (self.random.scaled(8) == 0).then(|| self.random.scaled(2 * MS)),
+            try_only: self.random.scaled(10) == 0,
             // A task holds one lock at a time, so whoever finds a circle is wrong.
             detect_deadlock: task.is_multiple_of(2),
         };
-        let withdraws = self.random.below(12) == 0;
+        let withdraws = self.random.scaled(12) == 0;
         let Some(node) = self.places[place as usize].node_mut() else { return };
         match node.acquire(clock, lock, mode, ask) {
             Ok(request) => {
@@ -111,7 +111,7 @@ impl<S: Store> World<S> {
                 self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
                 self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
                 if withdraws {
-                    let delay = self.random.below(2 * MS);
+                    let delay = self.random.scaled(2 * MS);
                     self.set_alarm(place, task, delay);
                 }
             }
@@ -172,12 +172,12 @@ impl<S: Store> World<S> {
                 }
                 self.task(place, task).doing = Doing::Holding { lock, request, mode };
                 // Some hold for longer than the service is away.
-                let outlasts = self.settings.faults.restarts > 0 && self.random.below(100) == 0;
-                let delay = match self.random.below(16) {
-                    _ if outlasts => self.random.below(200 * MS),
+                let outlasts = self.settings.faults.restarts > 0 && self.random.scaled(100) == 0;
+                let delay = match self.random.scaled(16) {
+                    _ if outlasts => self.random.scaled(200 * MS),
                     0 => 0,
-                    1 => self.random.below(2 * MS),
-                    _ => self.random.below(40 * US),
+                    1 => self.random.scaled(2 * MS),
+                    _ => self.random.scaled(40 * US),
                 };
                 return self.set_alarm(place, task, delay);
             }

@@ -20,7 +20,7 @@ impl<S: Store> World<S> {
         }
         self.packets_before = self.counters.packets;
         let per_tick = |times: u32| times * 1000;
-        if self.now >= self.service_back && self.random.in_a_million(per_tick(self.faults.restarts)) {
+        if self.now >= self.service_back && self.random.in_a_million(u64::from(per_tick(self.faults.restarts))) {
             self.crash_service();
         }
         for place in 0..self.settings.machines {
@@ -32,20 +32,20 @@ impl<S: Store> World<S> {
             }) {
                 self.fail(Some(lock), format!("finite wait: a task of place {place} waits for lock {lock}"));
             }
-            if self.random.in_a_million(per_tick(self.faults.cuts)) {
+            if self.random.in_a_million(u64::from(per_tick(self.faults.cuts))) {
                 self.counters.cuts += 1;
-                let until = self.now + self.random.below(2 * lease);
+                let until = self.now + self.random.scaled(2 * lease);
                 // Sometimes a group is cut off together.
-                for other in place..(place + 1 + self.random.below(3) as u32).min(self.settings.machines) {
+                for other in place..(place + 1 + self.random.scaled(3) as u32).min(self.settings.machines) {
                     self.places[other as usize].cut_until = until;
                 }
             }
-            if self.random.in_a_million(per_tick(self.faults.pauses)) {
+            if self.random.in_a_million(u64::from(per_tick(self.faults.pauses))) {
                 self.counters.pauses += 1;
-                let until = self.now + self.random.below(2 * lease);
+                let until = self.now + self.random.scaled(2 * lease);
                 self.places[place as usize].paused_until = until;
             }
-            if self.random.in_a_million(per_tick(self.faults.crashes)) {
+            if self.random.in_a_million(u64::from(per_tick(self.faults.crashes))) {
                 self.crash(place);
             }
         }
@@ -58,7 +58,7 @@ impl<S: Store> World<S> {
             let Identity { machine, session } = node.identity();
             let (until, branches) = (here.when(node.lease_until()), node.branches());
             self.counters.branches.add(&branches);
-            if self.random.below(2) == 0 {
+            if self.random.scaled(2) == 0 {
                 // In good order: nothing is held any more.
                 self.checker.gone(machine, session, self.now);
                 self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("leaves", machine));
@@ -70,7 +70,7 @@ impl<S: Store> World<S> {
             }
         }
         self.places[place as usize].paused_until = 0;
-        let delay = self.random.below(300 * MS);
+        let delay = self.random.scaled(300 * MS);
         self.start_process(place, delay);
     }
 
