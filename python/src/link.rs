@@ -19,7 +19,7 @@ use crate::connection::{Answered, Called, Many, Signature};
 use crate::failure::Failure;
 use crate::values::{Cell, to_value};
 use crate::wait;
-use crate::wire::{Got, GotColumn, Sent, is_known, shape_of};
+use crate::wire::{GotColumn, Received, Sent, is_known, shape_of};
 
 /// The most statements that are kept prepared.
 const MAX_KEPT: usize = 256;
@@ -372,7 +372,7 @@ fn inputs(names: &[Value], modes: &Cell) -> Vec<String> {
 /// What a server answered.
 fn cells(rows: &[Row]) -> Result<Vec<Vec<Cell>>, Failure> {
     let cell = |row: &Row, at: usize| {
-        row.try_get::<_, Got>(at).map(|got| got.0).map_err(|error| unread(&row.columns()[at], &error))
+        row.try_get::<_, Received>(at).map(|got| got.0).map_err(|error| unread(&row.columns()[at], &error))
     };
     rows.iter().map(|row| (0..row.len()).map(|at| cell(row, at)).collect()).collect()
 }

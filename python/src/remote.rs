@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::link::{Link, UNKNOWN, chain, lock};
 use crate::wait;
 
-/// Where a server is, and who asks. What a URL says as well is said here.
+/// The address of a server and the user. Fields override what the URL says.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Place {

@@ -197,16 +197,16 @@ fn is_text(ty: &Type) -> bool {
         || matches!(*ty, Type::REGCLASS | Type::REGTYPE | Type::REGNAMESPACE | Type::REGROLE | Type::REGCOLLATION)
 }
 
-/// Whether [`Got`] understands values of this type.
+/// Whether [`Received`] understands values of this type.
 pub(crate) fn is_known(ty: &Type) -> bool {
     let is_moment = matches!(*ty, Type::TIMESTAMPTZ | Type::DATE | Type::FLOAT4 | Type::FLOAT8);
     is_moment || shape_of("", ty, -1).is_some()
 }
 
 /// A value, or nothing, as a server sent it.
-pub(crate) struct Got(pub(crate) Cell);
+pub(crate) struct Received(pub(crate) Cell);
 
-impl<'a> FromSql<'a> for Got {
+impl<'a> FromSql<'a> for Received {
     fn from_sql(ty: &Type, raw: &'a [u8]) -> Outcome<Self> {
         let postgres_types::Kind::Array(of) = ty.kind() else {
             return Ok(Self(match *ty {

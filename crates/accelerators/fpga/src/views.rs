@@ -1,4 +1,4 @@
-//! What of a table a DB instruction is about, so that the processor judges no more than that.
+//! Column groups: the processor detects conflicts per group of columns, not per row.
 //!
 //! Decision words are per key and *table number*. Here a table gets a number for each group of columns that no DB
 //! instruction of any procedure uses together with another group: TPC-C's Payment adds to `ytd` of a district and

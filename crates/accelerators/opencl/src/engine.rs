@@ -35,7 +35,7 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
-use crate::appetite::Appetite;
+use crate::appetite::RowDemand;
 use crate::device::find;
 use crate::heap::Heap;
 use crate::running::{Built, DEPTH, Flight, Running, Unfinished};
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// Whether every table has as many free rows as is asked for, given how much memory there is.
-    fn has_room(&self, appetite: &Appetite) -> bool {
+    fn has_room(&self, appetite: &RowDemand) -> bool {
         let heap = &self.running.as_ref().expect("the device was started").heap;
         let wanted = |at: usize| match self.room {
             Room::Ample => appetite.most[at],
@@ -174,7 +174,7 @@ impl Core {
     }
 
     /// Builds the tables again with more room.
-    fn grow(&mut self, appetite: &Appetite) -> Result<(), EngineError> {
+    fn grow(&mut self, appetite: &RowDemand) -> Result<(), EngineError> {
         self.refresh()?;
         self.running = None;
         let (extra, worse): (Vec<u64>, _) = match self.room {

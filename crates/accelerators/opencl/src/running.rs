@@ -10,7 +10,7 @@ use opencl3::kernel::Kernel;
 use opencl3::program::Program;
 use opencl3::types::cl_event;
 
-use crate::appetite::{Appetite, Habits};
+use crate::appetite::{InsertBounds, RowDemand};
 use crate::heap::{Heap, bytes_of};
 use crate::plan::{MAX_PLANNED, Plan, Planner};
 use crate::session::{Argument, DeviceBuffer, Lane, Session, nanoseconds};
@@ -84,7 +84,7 @@ pub(crate) struct Flight {
     kernels: Vec<Event>,
     out: Vec<Event>,
     inserts: Vec<u64>,
-    structural: bool,
+    changes_keys: bool,
     planning_ns: u64,
     start: Instant,
 }
@@ -116,7 +116,7 @@ impl Drop for DrainOnPanic<'_> {
 /// See the module.
 pub(crate) struct Running {
     pub(crate) heap: Heap,
-    habits: Vec<Habits>,
+    habits: Vec<InsertBounds>,
     planner: Option<Planner>,
     slots: [Option<Slot>; DEPTH],
     next_slot: usize,
@@ -136,7 +136,7 @@ impl Running {
         let tables = heap.tables().len();
         Self {
             heap,
-            habits: registry.all().map(Habits::of).collect(),
+            habits: registry.all().map(InsertBounds::of).collect(),
             planner: None,
             slots: [const { None }; DEPTH],
             next_slot: 0,
@@ -147,18 +147,18 @@ impl Running {
     }
 
     /// What a batch asks of the memory for rows.
-    pub(crate) fn appetite(&self, batch: &Batch) -> Appetite {
-        Appetite::of(&self.habits, self.heap.tables().len(), batch)
+    pub(crate) fn appetite(&self, batch: &Batch) -> RowDemand {
+        RowDemand::of(&self.habits, self.heap.tables().len(), batch)
     }
 
     /// Sets rows aside for the batch that is launched next.
-    pub(crate) fn reserve(&mut self, appetite: Appetite) {
+    pub(crate) fn reserve(&mut self, appetite: RowDemand) {
         for ((free, aside), wanted) in self.heap.free.iter_mut().zip(&mut self.set_aside).zip(&appetite.most) {
             // A batch that could take more than there is runs all the same; what finds no row fails alone.
             *free = free.saturating_sub(*wanted);
             *aside = aside.saturating_add(*wanted);
         }
-        self.reserved = (appetite.most, appetite.structural);
+        self.reserved = (appetite.most, appetite.changes_keys);
     }
 
     /// Runs every kernel on nothing: some platforms compile one when it is first started.
@@ -204,7 +204,7 @@ impl Running {
         first: u64,
     ) -> Result<Flight, Box<Unfinished>> {
         let start = Instant::now();
-        let (inserts, structural) = std::mem::take(&mut self.reserved);
+        let (inserts, changes_keys) = std::mem::take(&mut self.reserved);
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % DEPTH;
         let mut flight = Flight {
@@ -214,7 +214,7 @@ impl Running {
             kernels: Vec::new(),
             out: Vec::new(),
             inserts,
-            structural,
+            changes_keys,
             planning_ns: 0,
             start,
         };
@@ -311,9 +311,9 @@ impl Running {
         ];
         let count = Argument::Word(heap.tables().len() as u32);
         let arguments = [common[0], common[1], count, Argument::Buffer(&slot.rings)];
-        let structural = flight.structural;
+        let changes_keys = flight.changes_keys;
         let recycle = |kernels: &mut Vec<Event>| -> Result<(), EngineError> {
-            if structural {
+            if changes_keys {
                 // SAFETY: the arguments are those of hardware/opencl/kernels.cl; addresses come from descriptors.
                 kernels.push(unsafe { session.launch(&built.recycle, &arguments, 1, built.group, &[])? });
             }
@@ -370,7 +370,7 @@ impl Running {
             session.flush(Lane::Execute)?;
             let after = [flight.kernels.last().expect("every batch has a kernel").get()];
             flight.out.push(session.read(&slot.blocks, 0, flight.batch.block_ptr(0), bytes, &after)?);
-            if flight.structural {
+            if flight.changes_keys {
                 let seen = slot.seen.as_mut_ptr().cast();
                 flight.out.push(session.read(&slot.rings, 0, seen, slot.seen.len() * 4, &after)?);
             }
@@ -393,7 +393,7 @@ impl Running {
             return Err(Box::new(Unfinished { error, batch: flight.batch }));
         }
         let slot = self.slots[flight.slot].as_ref();
-        if flight.structural && !flight.out.is_empty() {
+        if flight.changes_keys && !flight.out.is_empty() {
             let free = Heap::free_of(&slot.expect("the batch went through it").seen);
             for (at, known) in self.heap.free.iter_mut().enumerate() {
                 self.set_aside[at] = self.set_aside[at].saturating_sub(flight.inserts[at]);

@@ -266,7 +266,7 @@ impl Model {
         Ok(())
     }
 
-    /// Writes what there is of the waveform, if there is one.
+    /// Writes the waveform so far, if the model records one.
     ///
     /// # Errors
     /// The file has not taken all of it; it takes nothing more.

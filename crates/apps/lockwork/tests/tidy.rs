@@ -78,6 +78,63 @@ fn limits_are_called_max_and_min() {
     none(findings);
 }
 
+/// Names of types that say nothing, and that types had before.
+const VAGUE_TYPES: &[&str] = &[
+    "Crowd",
+    "Curious",
+    "Extent",
+    "Gate",
+    "Got",
+    "Here",
+    "Meeting",
+    "Moment",
+    "Nowhere",
+    "Parted",
+    "Supply",
+    "There",
+    "Together",
+    "Unappended",
+    "What",
+    "Who",
+    "Wish",
+];
+
+/// Phrases that hide who does what. A sentence with one of them is better with a named actor and an active verb.
+const RIDDLES: &[&str] =
+    &["what there is", "who asks", "to be had", "had by", "what is lost", "knows of it", "is no business"];
+
+#[test]
+fn types_have_names_of_the_field() {
+    let mut findings = Vec::new();
+    for name in files(&[".rs"]) {
+        for (number, line) in text(&name).lines().enumerate() {
+            let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let Some(kind) = words.find(|word| ["struct", "enum", "trait", "type"].contains(word)) else { continue };
+            let defined = words.next().unwrap_or_default();
+            // Words of a comment are no definition.
+            if VAGUE_TYPES.contains(&defined) && !line.trim_start().starts_with("//") {
+                findings.push(format!("{name}:{}: {kind} {defined}: say what it is", number + 1));
+            }
+        }
+    }
+    none(findings);
+}
+
+#[test]
+fn comments_name_who_does_what() {
+    let mut findings = Vec::new();
+    for name in files(&[".rs"]) {
+        for (number, line) in text(&name).lines().enumerate() {
+            let Some((_, comment)) = line.split_once("//") else { continue };
+            let padded = format!(" {comment} ").replace([',', '.', ';', ':', '?', ')'], " ");
+            for riddle in RIDDLES.iter().filter(|riddle| padded.contains(&format!(" {riddle} "))) {
+                findings.push(format!("{name}:{}: '{riddle}': name the actor, with an active verb", number + 1));
+            }
+        }
+    }
+    none(findings);
+}
+
 #[test]
 fn texts_end_in_one_newline_and_lines_in_no_space() {
     let mut findings = Vec::new();

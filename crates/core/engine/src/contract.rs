@@ -127,7 +127,7 @@ pub enum EngineError {
     DuplicateProcedure(String),
     /// An engine that works on partitions does not know where the rows of a table are.
     #[error(
-        "procedure '{procedure}' uses table '{table}', which does not say how it is partitioned, as the engine needs to \
+        "procedure '{procedure}' uses table '{table}', which changes not say how it is partitioned, as the engine needs to \
          know; declare it `partition by hash(column)`, where the column is one of {keys}, or, if no procedure writes \
          it, `replicated`"
     )]

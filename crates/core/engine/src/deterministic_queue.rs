@@ -21,7 +21,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::blocks::Blocks;
 use crate::contract::{BatchReport, Options, SerialOrder};
-use crate::deterministic::{Claim, Footprint, Granules};
+use crate::deterministic::{Claim, Granules, ReadWriteSet};
 use crate::exclusive::Executor;
 use crate::host_engine::{Core, Scheme};
 use crate::team::{Backoff, Barrier, Team};
@@ -92,7 +92,7 @@ impl Scheme for DeterministicQueue {
         let scheduler = Scheduler {
             shared: &shared,
             locks: &mut self.locks,
-            wanted: Footprint::default(),
+            wanted: ReadWriteSet::default(),
             granules: &self.granules,
             requests: Vec::new(),
             ready: VecDeque::new(),
@@ -166,7 +166,7 @@ impl Shared<'_> {
 struct Scheduler<'a> {
     shared: &'a Shared<'a>,
     locks: &'a mut QueueLocks,
-    wanted: Footprint,
+    wanted: ReadWriteSet,
     granules: &'a Granules,
     requests: Vec<Request>,
     /// Transactions that hold all their locks and have not been sent to a worker.

@@ -57,8 +57,8 @@ pub(crate) trait Scheme: Send + 'static {
 struct State<S> {
     core: Core,
     scheme: S,
-    /// Runs batches in the order of their blocks where the scheme does not. Nothing of a scheme's lies in a row between
-    /// batches that another one would trip over: header words are times and versions that only the scheme reads.
+    /// Runs batches in the order of their blocks where the scheme does not. No scheme leaves data in a row between
+    /// batches that another one would misread: header words are times and versions that only the scheme reads.
     in_order: Option<Deterministic>,
     compound: Effects,
     options: Options,

@@ -276,7 +276,7 @@ fn tables_that_do_not_say_how_they_are_divided_are_refused() {
     engine.create_table(plain.clone(), 4).unwrap();
     let refused = engine.register(procedure(&plain)).unwrap_err();
     assert!(matches!(refused, EngineError::NotPartitioned { .. }));
-    let told = "procedure 'look' uses table 't', which does not say how it is partitioned, as the engine needs to know; \
+    let told = "procedure 'look' uses table 't', which changes not say how it is partitioned, as the engine needs to know; \
                 declare it `partition by hash(column)`, where the column is one of id, or, if no procedure writes it, \
                 `replicated`";
     assert_eq!((refused.to_string().as_str(), engine.procedure_id("look")), (told, None));

@@ -14,8 +14,8 @@
 //! | lock service | mode, machine, incarnation in the data plane | agent on the holder's machine |
 //! | hazard table of a hardware pipeline | key hashes in flight | the stalled instruction |
 //!
-//! The last two live elsewhere; [`service`] is the lock service as an engine uses it. All speak one [`vocabulary`], and
-//! The crate `lockwork-conformance` runs one set of golden scripts on all.
+//! The last two live elsewhere; [`service`] is the lock service as an engine uses it. All use one [`vocabulary`], and
+//! the crate `lockwork-conformance` runs one set of golden scripts on all.
 //!
 //! Which one: [`batch`] if transactions arrive in batches with known access sets (fastest, deterministic, parallel
 //! without atomics); [`queue`] if they arrive one by one and order must be kept; [`word`] if access sets are not known

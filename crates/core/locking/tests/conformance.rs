@@ -53,7 +53,7 @@ fn shared_tables_conform_under_every_patience() {
 
 #[test]
 fn every_script_of_the_folder_is_in_the_suite_and_runs_on_some_manager() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dev/conformance/golden");
     let mut names: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_string())

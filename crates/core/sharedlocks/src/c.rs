@@ -15,7 +15,7 @@ use crate::{Error, Layout, LockMode, Options, Session, SharedLocks};
 pub const OK: c_int = 0;
 /// The lock is held by somebody else, and the request was not to wait.
 pub const BUSY: c_int = 1;
-/// The lock was not to be had in time.
+/// The lock was not granted in time.
 pub const TIMED_OUT: c_int = 2;
 /// Waiting could be waiting in a circle.
 pub const WOULD_DEADLOCK: c_int = 3;

@@ -65,7 +65,7 @@ pub enum Error {
     /// Somebody else has it, and the request was not to wait.
     #[error("the lock is held by somebody else")]
     Busy,
-    /// It was not to be had in time.
+    /// The lock was not granted in time.
     #[error("the lock was not to be had in time")]
     TimedOut,
     /// Waiting could be waiting in a circle (wait-die).

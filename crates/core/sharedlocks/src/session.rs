@@ -102,7 +102,7 @@ impl<M: SharedMemory> Session<M> {
         self.lock_line(self.line_of(key), mode, WaitPolicy::Safe, None)
     }
 
-    /// Takes the lock of a key if it is to be had at once.
+    /// Acquires the lock of a key if that needs no waiting.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Table`].

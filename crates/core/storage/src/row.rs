@@ -25,7 +25,7 @@ use lockwork_procedure::schema::{MAX_KEY_BYTES, ROW_HEADER_BYTES, TableSchema};
 pub const FREE: u8 = 0;
 /// State: the row exists.
 pub const LIVE: u8 = 1;
-/// State: a ghost, the key can be locked but there is no row.
+/// State: a tombstone; the key can be locked, but there is no row.
 pub const ABSENT: u8 = 2;
 /// State: the row was removed and waits to be unlinked.
 pub const REMOVED: u8 = 4;

@@ -62,7 +62,7 @@ pub(crate) struct Allocated {
 }
 
 #[derive(Debug)]
-struct Extent {
+struct Block {
     numbers: Range<u32>,
     buffer: Buffer,
 }
@@ -70,7 +70,7 @@ struct Extent {
 /// What all stripes share.
 #[derive(Debug)]
 struct Common {
-    extents: Vec<Extent>,
+    extents: Vec<Block>,
     /// The extent that fresh numbers are taken from next, and how far they were taken from it.
     current: usize,
     next: u32,
@@ -200,7 +200,7 @@ impl Slab {
         let ranges: Vec<Range<u32>> = {
             let common = self.common.lock().unwrap_or_else(PoisonError::into_inner);
             let taken = common.extents.iter().take(common.current + 1).enumerate();
-            let end = |index, extent: &Extent| if index == common.current { common.next } else { extent.numbers.end };
+            let end = |index, extent: &Block| if index == common.current { common.next } else { extent.numbers.end };
             taken.map(|(index, extent)| extent.numbers.start..end(index, extent)).collect()
         };
         let end = start.saturating_add(count);
@@ -287,7 +287,7 @@ impl Slab {
             self.directory[common.entries + entry].store(address, Ordering::Release);
         }
         common.entries += entries;
-        common.extents.push(Extent { numbers: start as u32..(start + rows) as u32, buffer });
+        common.extents.push(Block { numbers: start as u32..(start + rows) as u32, buffer });
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Where servers are, who asks, and how it is encrypted: `127.0.0.1:5433`, several of these with commas between them,
+//! Addresses of servers, the user, and encryption: `127.0.0.1:5433`, several of these with commas between them,
 //! or a URL as PostgreSQL's clients take it.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Error, Host, Security, SessionAttrs, Timeouts};
 /// That of a URL without one, at every client of PostgreSQL.
 const PORT: u16 = 5432;
 
-/// A server, or several of which one is wanted, and who asks.
+/// A server, or several of which one is wanted, and the user.
 #[derive(Clone, Debug)]
 pub struct Address {
     /// The servers, in the order that they are tried in.
@@ -46,7 +46,7 @@ impl Address {
     /// between them, or a URL.
     ///
     /// # Errors
-    /// A URL that is wrong, or asks for what there is not.
+    /// A URL that is malformed, or asks for something unsupported.
     #[must_use]
     pub fn parse(text: &str) -> Option<Result<Self, Error>> {
         if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {

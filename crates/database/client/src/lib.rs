@@ -1,8 +1,8 @@
 //! How clients reach a server: addresses and URLs as PostgreSQL's users know them, and TLS.
 //!
-//! | room | idea |
+//! | module | idea |
 //! |---|---|
-//! | `address` | where servers are, who asks, and how it is to be encrypted |
+//! | `address` | addresses of servers, the user, encryption |
 //! | `hosts` | which of several servers is wanted (`target_session_attrs`) |
 //! | `security` | how much is to be encrypted and verified (`sslmode`), and whom to trust (`sslrootcert`) |
 //! | `verifier` | certificates, looked at as closely as was asked for |

@@ -187,7 +187,7 @@ impl Session {
         &self.host
     }
 
-    /// The servers, and who asks.
+    /// The servers and the user.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address

@@ -1,7 +1,7 @@
 //! A database in a folder: tables and procedures in SQL, calls that are durable when they return.
 //!
 //! `cargo run --release -p lockwork --example 11_durable_sql FOLDER` opens the folder, makes the bank if it is new,
-//! moves money, and says what there is. Run it twice, or kill it: nothing is lost.
+//! moves money, and prints the balances. Run it twice, or kill it: nothing is lost.
 
 use lockwork::sql::Value;
 use lockwork::{Error, Lockwork, SqlAnswer};

@@ -2,8 +2,8 @@
 //!
 //! A single statement runs as a procedure, which engine, log and replicas know by an id. There are at most
 //! [`MAX_STATEMENTS`] of them, and a user brings in at most [`MAX_STATEMENTS_OF_USER`]. Then the next one takes the
-//! place of one that was not called for a while: it gets that one's id, and a version of the id that no block of before
-//! names. A block of an earlier version is refused ([`Error::Outdated`]), and the statement is prepared again.
+//! place of one that was not called for a while: it gets that one's id with a new version, so that
+//! blocks of the earlier version fail ([`Error::Outdated`]), and their statement is prepared again.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -19,7 +19,7 @@ use crate::Error;
 
 /// The most statements that are kept compiled.
 pub const MAX_STATEMENTS: usize = 4096;
-/// The most that one user's statements have brought in.
+/// The most compiled statements of one named user.
 pub const MAX_STATEMENTS_OF_USER: usize = MAX_STATEMENTS / 4;
 
 /// So many calls keep a statement for as many rounds of the search for a place.
@@ -120,7 +120,7 @@ impl Versions {
         number
     }
 
-    /// Passes over a procedure, unless it was called less often than passed over.
+    /// Decrements a procedure's count; returns whether it was positive, so that the procedure keeps its place.
     fn passes_over(&self, id: u32) -> bool {
         let current = self.read();
         let Some(known) = current.by_id.get(id as usize) else { return false };

@@ -73,7 +73,7 @@ pub use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_procedure::schema::TableSchema;
 /// Order and durability of a database in a folder.
 pub use lockwork_sequencer as sequencer;
-use lockwork_sequencer::io::{Disk, Nowhere};
+use lockwork_sequencer::io::{Disk, NullIo};
 use lockwork_sequencer::{CheckpointReport, Definition, Progress, RecoveryReport, Sequencer};
 /// Request ids, by which a call that is repeated is made once ([`Caller::call_once`]).
 pub use lockwork_sequencer::{RequestId, RequestIdError, request_id};
@@ -295,7 +295,7 @@ impl Lockwork {
     pub fn open_in_memory_with(options: &OpenOptions) -> Result<Self, Error> {
         let engine = create(options.engine, options.engine_options.clone())?;
         let sequencer = sequencer::Options { durability: sequencer::Durability::None, ..options.sequencer.clone() };
-        let io = std::sync::Arc::new(Nowhere::new());
+        let io = std::sync::Arc::new(NullIo::new());
         let (sequencer, _) = Sequencer::open(io, Path::new("/"), sequencer, engine, &mut |_| {})?;
         Ok(Self { in_memory: true, ..Self::empty(sequencer) })
     }

@@ -28,7 +28,7 @@ pub struct Prepared {
     pub(crate) inserted: Option<Inserted>,
     /// The procedure, of what only reads and was prepared at a node that follows.
     pub(crate) reads: Option<Arc<Registered>>,
-    /// The same statement for longer lists of keys (`id = ANY($1)`), in ascending order of what there is room for.
+    /// The same statement for longer lists of keys (`id = ANY($1)`), in ascending order of their capacity.
     pub(crate) longer: Vec<Prepared>,
     /// The statement itself, of what can be compiled for other values ([`Self::scales`]); else empty.
     pub(crate) text: Arc<str>,

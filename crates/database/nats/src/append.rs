@@ -4,9 +4,9 @@ use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use bytes::Bytes;
-use lockwork_sequencer::journal::append::{Problem, Stream, There};
+use lockwork_sequencer::journal::append::{MessageState, Problem, Stream};
 
-use crate::{NatsJournal, REQUEST, copies, read, words};
+use crate::{NatsJournal, REQUEST, read, replicas, words};
 
 /// What JetStream says of a stream that is full, of servers with no room for more (`max_store`), and of an account:
 /// before it is agreed that the message be stored.
@@ -33,25 +33,25 @@ impl Stream for NatsJournal {
         answer.map(|answer| answer.sequence).map_err(|error| problem(self, &error))
     }
 
-    fn there(&self, number: u64, message: &[u8]) -> Result<There, String> {
+    fn there(&self, number: u64, message: &[u8]) -> Result<MessageState, String> {
         self.runtime.block_on(there(self, number, message))
     }
 }
 
 /// As [`Stream::there`].
-async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<There, String> {
+async fn there(journal: &NatsJournal, number: u64, message: &[u8]) -> Result<MessageState, String> {
     let failed = |error: &dyn std::error::Error| format!("{}: look for a message: {}", journal.described, words(error));
     let found = tokio::time::timeout(REQUEST, journal.stream.get_raw_message(number)).await;
     match found.map_err(|late| failed(&late))? {
-        Ok(found) if found.payload == *message => Ok(There::It),
-        Ok(_) => Ok(There::Another),
+        Ok(found) if found.payload == *message => Ok(MessageState::It),
+        Ok(_) => Ok(MessageState::Another),
         Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
             let info = tokio::time::timeout(REQUEST, journal.stream.get_info()).await;
             let info = info.map_err(|late| failed(&late))?.map_err(|error| failed(&error))?;
-            if read::extent(&info.state).first > number {
-                return Ok(There::Removed);
+            if read::log_range(&info.state).first > number {
+                return Ok(MessageState::Removed);
             }
-            Ok(There::behind_the_end(&copies::stranded(journal, number, 1).await, message))
+            Ok(MessageState::behind_the_end(&replicas::stranded(journal, number, 1).await, message))
         }
         Err(error) => Err(failed(&error)),
     }

@@ -17,20 +17,20 @@
 //! | `connect` | connecting; streams are made, or their settings verified |
 //! | `append` | publishing, and looking whether a message is there |
 //! | `read` | an ordered consumer that is made again when it breaks |
-//! | `copies` | what servers have each for itself |
-//! | [`survey`] | what servers have each for itself of all that there is |
-//! | [`mend`] | giving a server again what it has lost |
+//! | `replicas` | reads one server's own copy of the log |
+//! | [`audit`] | compares the copies of all servers |
+//! | [`repair`] | gives a server the messages that it has lost |
 //! | `objects` | checkpoints |
 //! | [`local`] | servers on this machine |
 
 mod append;
+pub mod audit;
 mod connect;
-mod copies;
 pub mod local;
-pub mod mend;
 mod objects;
 mod read;
-pub mod survey;
+pub mod repair;
+mod replicas;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ use async_nats::jetstream::object_store::ObjectStore;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use lockwork_sequencer::Threads;
 use lockwork_sequencer::io::File;
-use lockwork_sequencer::journal::{Entry, Extent, Journal, Key, Messages, Run, Unappended, Unreachable};
+use lockwork_sequencer::journal::{AppendError, Entry, Journal, Key, LogRange, Messages, Run, Unreachable};
 use tokio::runtime::Runtime;
 
 pub use connect::{Error, Options};
@@ -122,7 +122,7 @@ impl Journal for NatsJournal {
         self.most_bytes
     }
 
-    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>) {
         lockwork_sequencer::journal::append::append(self, &Threads::default(), first, messages)
     }
 
@@ -130,13 +130,13 @@ impl Journal for NatsJournal {
         self.runtime.block_on(read::read(self, first, most_bytes, wait))
     }
 
-    fn extent(&self) -> Result<Extent, Unreachable> {
+    fn log_range(&self) -> Result<LogRange, Unreachable> {
         let info = self.within("ask for the stream", REQUEST, self.stream.get_info())?;
-        Ok(read::extent(&info.state))
+        Ok(read::log_range(&info.state))
     }
 
     fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {
-        self.runtime.block_on(copies::stranded(self, first, most_bytes))
+        self.runtime.block_on(replicas::stranded(self, first, most_bytes))
     }
 
     fn truncate(&self, first: u64) -> Result<(), Unreachable> {

@@ -6,9 +6,9 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use async_nats::jetstream::stream::State;
 use futures::{FutureExt, StreamExt};
-use lockwork_sequencer::journal::{Extent, Messages, Unreachable};
+use lockwork_sequencer::journal::{LogRange, Messages, Unreachable};
 
-use crate::copies::{LONGEST, Wanted, found as found_elsewhere};
+use crate::replicas::{LONGEST, Wanted, found as found_elsewhere};
 use crate::{NatsJournal, REQUEST};
 
 /// How long a message that is there may be on its way.
@@ -22,9 +22,9 @@ pub(crate) struct Reader {
     next: u64,
 }
 
-pub(crate) fn extent(state: &State) -> Extent {
+pub(crate) fn log_range(state: &State) -> LogRange {
     // A stream that nothing was ever in begins with message 1, though it says 0.
-    Extent { first: state.first_sequence.max(1), next: state.last_sequence + 1 }
+    LogRange { first: state.first_sequence.max(1), next: state.last_sequence + 1 }
 }
 
 /// Makes a consumer that begins with message `first`.
@@ -66,13 +66,13 @@ pub(crate) async fn read(
                     let info = tokio::time::timeout(REQUEST, journal.stream.get_info()).await;
                     let info = info.map_err(|late| journal.unreachable("ask for the stream", &late))?;
                     let info = info.map_err(|error| journal.unreachable("ask for the stream", &error))?;
-                    if extent(&info.state).next <= first {
+                    if log_range(&info.state).next <= first {
                         break;
                     }
                     if start.elapsed() > wait + LATE {
                         let messages = found_elsewhere(
                             journal,
-                            Wanted { first, until: extent(&info.state).next, most_bytes, longest: LONGEST },
+                            Wanted { first, until: log_range(&info.state).next, most_bytes, longest: LONGEST },
                         )
                         .await?;
                         if !messages.is_empty() {

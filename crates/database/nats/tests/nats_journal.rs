@@ -4,10 +4,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use lockwork_nats::{Error, NatsJournal, Options, survey};
+use lockwork_nats::{Error, NatsJournal, Options, audit};
 use lockwork_sequencer::io::simulated::SimulatedDisk;
 use lockwork_sequencer::io::{Io, Mode};
-use lockwork_sequencer::journal::{Extent, Journal, Key, Run, Unappended};
+use lockwork_sequencer::journal::{AppendError, Journal, Key, LogRange, Run};
 use lockwork_testkit::nats::{TestServers, change_other, change_stream, damage, prefer_leader, stream_leader};
 
 fn open(servers: &TestServers, name: &str) -> NatsJournal {
@@ -51,14 +51,14 @@ fn read_all(journal: &NatsJournal, first: u64) -> Vec<Vec<u8>> {
 fn messages_are_appended_in_order_once_and_read_from_anywhere() {
     let Some(servers) = TestServers::start(3) else { return };
     let (journal, other) = (open(&servers, "a"), open(&servers, "a"));
-    assert_eq!(journal.extent().unwrap(), Extent { first: 1, next: 1 });
+    assert_eq!(journal.log_range().unwrap(), LogRange { first: 1, next: 1 });
     assert!(journal.read(1, 100, Duration::ZERO).unwrap().messages.is_empty());
     assert_eq!(journal.append(1, &messages(1..200)), (199, Ok(())));
     assert_eq!(journal.append(200, &[message(200)]), (1, Ok(())));
     // The same again is there; another one is too late.
     assert_eq!(other.append(190, &messages(190..201)), (11, Ok(())));
-    assert_eq!(other.append(200, &[b"other".to_vec()]), (0, Err(Unappended::Superseded)));
-    assert_eq!(other.append(150, &[message(150), b"other".to_vec()]), (1, Err(Unappended::Superseded)));
+    assert_eq!(other.append(200, &[b"other".to_vec()]), (0, Err(AppendError::Superseded)));
+    assert_eq!(other.append(150, &[message(150), b"other".to_vec()]), (1, Err(AppendError::Superseded)));
     assert_eq!(read_all(&other, 1), messages(1..201));
     assert_eq!(read_all(&other, 137), messages(137..201));
     // A reader that waits gets what comes.
@@ -70,7 +70,7 @@ fn messages_are_appended_in_order_once_and_read_from_anywhere() {
     });
     // What is cut off is missing, and the rest has its numbers.
     journal.truncate(100).unwrap();
-    assert_eq!(journal.extent().unwrap(), Extent { first: 100, next: 202 });
+    assert_eq!(journal.log_range().unwrap(), LogRange { first: 100, next: 202 });
     assert_eq!(other.read(5, 100, Duration::ZERO).unwrap().first, 100);
     assert_eq!(read_all(&journal, 100), messages(100..202));
     // The longest message there is.
@@ -86,8 +86,8 @@ fn nothing_is_appended_behind_a_message_that_was_refused() {
     assert_eq!(one.append(1, &messages(1..3)), (2, Ok(())));
     assert_eq!(other.append(3, &[b"another node's".to_vec()]), (1, Ok(())));
     // The number of the second would be right.
-    assert_eq!(one.append(3, &messages(3..6)), (0, Err(Unappended::Superseded)));
-    assert_eq!(one.extent().unwrap(), Extent { first: 1, next: 4 });
+    assert_eq!(one.append(3, &messages(3..6)), (0, Err(AppendError::Superseded)));
+    assert_eq!(one.log_range().unwrap(), LogRange { first: 1, next: 4 });
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn streams_of_a_journal_have_messages_and_leases_of_their_own() {
     assert_eq!(near.append(1, &messages(20..21)), (1, Ok(())));
     assert_eq!(read_all(&other, 1), messages(10..12));
     assert_eq!((read_all(&first, 1), read_all(&near, 1)), (messages(1..4), messages(20..21)));
-    assert_eq!(other.append(2, &[b"another".to_vec()]), (0, Err(Unappended::Superseded)));
+    assert_eq!(other.append(2, &[b"another".to_vec()]), (0, Err(AppendError::Superseded)));
     let lease = first.write(Key::Leader, 0, "one").unwrap().unwrap();
     let theirs = second.write(Key::Leader, 0, "two").unwrap().unwrap();
     assert_eq!(other.write(Key::Leader, theirs + 1, "three").unwrap(), None);
@@ -137,7 +137,7 @@ fn streams_of_a_journal_have_messages_and_leases_of_their_own() {
     servers.kill(0).unwrap();
     servers.restart(0).unwrap();
     let again = patiently(|| NatsJournal::open(&servers.options("a"))).beside(2).unwrap();
-    assert_eq!(patiently(|| again.extent()), Extent { first: 3, next: 3 });
+    assert_eq!(patiently(|| again.log_range()), LogRange { first: 3, next: 3 });
     assert_eq!(again.append(3, &messages(12..13)), (1, Ok(())));
     assert_eq!(read_all(&again, 3), messages(12..13));
 }
@@ -177,7 +177,7 @@ fn any_one_server_may_be_killed_or_stopped() {
                 assert_eq!(appended, messages.len());
                 Ok(())
             }
-            (_, Err(unknown @ Unappended::Unknown(_))) => Err(unknown),
+            (_, Err(unknown @ AppendError::Unknown(_))) => Err(unknown),
             (_, Err(other)) => panic!("{other}"),
         });
         next += count;
@@ -251,7 +251,7 @@ fn what_one_server_has_lost_is_had_from_another() {
     let Some(mut servers) = TestServers::start(3) else { return };
     let journal = open(&servers, "a");
     let (mut next, mut altered) = (1, 0);
-    let all = |journal: &NatsJournal, next| match survey::messages(journal, 1, next) {
+    let all = |journal: &NatsJournal, next| match audit::messages(journal, 1, next) {
         Ok(all) if all == messages(1..next) => Ok(()),
         other => Err(format!("{} messages of {}", other.map_or(0, |some| some.len()), next - 1)),
     };
@@ -283,7 +283,7 @@ fn a_full_stream_refuses_what_is_new() {
     change(&servers, "a", |config| config.max_bytes = 6000);
     let longest = vec![message(3), vec![1; 7000]];
     let (appended, outcome) = journal.append(3, &longest);
-    assert!(appended == 1 && matches!(outcome, Err(Unappended::Full(_))), "{appended}, {outcome:?}");
+    assert!(appended == 1 && matches!(outcome, Err(AppendError::Full(_))), "{appended}, {outcome:?}");
     change(&servers, "a", |config| config.max_bytes = -1);
     assert_eq!(journal.append(4, &messages(4..5)), (1, Ok(())));
 }

@@ -113,7 +113,7 @@ fn log(of_two: u64, alone: bool) -> (SimulatedJournal, u64) {
     for accounts in accounts.chunks(16 * CALLS) {
         run(batch(accounts.iter().map(|&id| (0, [id, BALANCE, 0]))));
     }
-    let begun = journal.extent().expect("a journal").next;
+    let begun = journal.log_range().expect("a journal").next;
     let mut random = Random(SEED);
     for _ in 0..BATCHES {
         run(batch((0..CALLS).map(|_| {
@@ -152,7 +152,7 @@ fn replay(whole: &SimulatedJournal, begun: u64, parts: &[usize]) -> f64 {
     let (nodes, journal) = (Nodes::new(), SimulatedJournal::new(SEED));
     copy(whole, &journal, 1, begun);
     let joined: Vec<_> = parts.iter().map(|&part| nodes.join(&journal, part, false)).collect();
-    let next = whole.extent().expect("a journal").next;
+    let next = whole.log_range().expect("a journal").next;
     let far = |record: u64| {
         while joined.iter().any(|node| node.handle().node().is_none_or(|status| status.next < record)) {
             std::thread::sleep(Duration::from_millis(2));

@@ -5,7 +5,7 @@ use lockwork_engine::registry::{Registered, Registry};
 use lockwork_procedure::access::KeyAccess;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, Status, abort};
 
-use crate::core::{Core, malformed};
+use crate::coordinator::{Core, malformed};
 use crate::layout::Spread;
 use crate::message::{CALLS, PIECE, RESULTS};
 use crate::processes::Processes;

@@ -45,7 +45,7 @@ use lockwork_procedure::program::Procedure;
 use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
-use crate::core::{Lost, refuse_if_lost};
+use crate::coordinator::{Lost, refuse_if_lost};
 use crate::exchange::Exchange;
 use crate::layout::Spread;
 use crate::links::{Links, Members, key};

@@ -21,7 +21,7 @@ use lockwork_procedure::schema::{Catalog, TableSchema};
 use lockwork_storage::Database;
 
 use crate::LOCKD;
-use crate::core::{Core, Lost, Scheme, refuse_if_lost};
+use crate::coordinator::{Core, Lost, Scheme, refuse_if_lost};
 use crate::processes::Processes;
 use crate::program::{DETERMINISTIC, TWO_PHASE};
 use crate::service::Service;

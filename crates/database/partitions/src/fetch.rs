@@ -18,13 +18,13 @@ use crate::wire::{Malformed, Put, Reader};
 
 /// A worker's own part of the tables, and who has the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Here<'a> {
+pub(crate) struct LocalPartition<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) database: &'a Database,
     pub(crate) me: usize,
 }
 
-impl Here<'_> {
+impl LocalPartition<'_> {
     /// Whether a row, or what a range has here, is this worker's to tell.
     fn tells(&self, access: &Access) -> bool {
         !self.layout.is_everywhere(access.table)
@@ -91,7 +91,7 @@ impl Here<'_> {
         for (number, peer) in peers.iter_mut().enumerate().filter(|(number, _)| wanted[*number]) {
             let Some(peer) = peer else { continue };
             outstanding += 1;
-            let there = Here { me: number, ..*self };
+            let there = LocalPartition { me: number, ..*self };
             peer.send(|frame| {
                 frame.u8(FETCH);
                 frame.u32(id);
@@ -116,7 +116,7 @@ impl Here<'_> {
         number: usize,
         reader: &mut Reader<'_>,
     ) -> Result<(), Malformed> {
-        let there = Here { me: number, ..*self };
+        let there = LocalPartition { me: number, ..*self };
         for access in accesses.iter_mut().filter(|access| !access.fetched && there.tells(access)) {
             let Some(scan) = &mut access.scan else {
                 access.image.clear();

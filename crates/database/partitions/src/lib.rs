@@ -31,7 +31,7 @@
 
 mod access;
 mod bell;
-mod core;
+mod coordinator;
 mod dispatch;
 pub mod divided;
 mod engine;

@@ -94,10 +94,10 @@ pub(crate) struct Member {
     free: Vec<u32>,
     /// Transactions that can go on.
     runnable: Vec<u32>,
-    /// By their stamps: transactions that wait for values, and values of transactions that are not known yet.
+    /// By stamp: transactions that wait for values; and values whose transactions have not arrived yet.
     waiting: HashMap<u64, u32, Spreading>,
     early: HashMap<u64, (Values, Vec<Values>), Spreading>,
-    /// Values that were here before their transactions.
+    /// Early values whose transactions have arrived since, to be handed over in this step.
     arrived: Vec<(u32, Values)>,
     /// Of a wave, for their memory: transactions with others, and those that have ended.
     shared: Vec<u32>,

@@ -12,7 +12,7 @@ use lockwork_engine::registry::Registry;
 use lockwork_procedure::access::KeyAccess;
 use lockwork_procedure::block::{Batch, HEADER_BYTES};
 
-use crate::core::{Core, Scheme, malformed};
+use crate::coordinator::{Core, Scheme, malformed};
 use crate::dispatch::{admit, send_calls, take_result};
 use crate::layout::Spread;
 use crate::message::{AGAIN, CALLS, FOOTPRINTS, PIECE, RESULTS, SCOUT};

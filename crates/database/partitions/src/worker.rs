@@ -25,7 +25,7 @@ use lockwork_storage::Database;
 
 use crate::access::Effect;
 use crate::bell::Bell;
-use crate::fetch::{Here, Windows, fetched};
+use crate::fetch::{LocalPartition, Windows, fetched};
 use crate::layout::Layout;
 use crate::message::{APPLIED, APPLY, FAILED, FETCH, FETCHED, RESULTS};
 use crate::partition;
@@ -227,7 +227,7 @@ impl<S: LockService> Worker<S> {
         transaction.outstanding -= 1;
         if kind == FETCHED {
             let (layout, _) = self.ready.as_ref().expect("a transaction was begun");
-            let here = Here { layout, database: &self.database, me: self.me };
+            let here = LocalPartition { layout, database: &self.database, me: self.me };
             here.take(&mut transaction.accesses, number, reader)?;
         }
         self.woken.push(slot);
@@ -253,7 +253,7 @@ impl<S: LockService> Worker<S> {
                 Stage::Locking => self.lock(slot, &mut transaction)?,
                 Stage::Fetch => {
                     let (layout, _) = self.ready.as_ref().expect("it was begun");
-                    let here = Here { layout, database: &self.database, me: self.me };
+                    let here = LocalPartition { layout, database: &self.database, me: self.me };
                     transaction.outstanding += here.fetch(&mut transaction.accesses, slot as u32, &mut self.peers);
                     transaction.stage = Stage::Fetching;
                     true

@@ -155,20 +155,20 @@ fn digests_are_made_when_something_has_changed_and_before_checkpoints() {
     for round in 0..3 {
         set.call_again(&calls(&mut random, 1000 + round * 100, 10));
         until(|| {
-            let next = journal.extent().unwrap().next;
+            let next = journal.log_range().unwrap().next;
             let found = compared(&set);
             if found == [next - 1; PARTS] { Ok(()) } else { Err(format!("{found:?} of {next}: {:?}", set.status())) }
         });
-        let next = journal.extent().unwrap().next;
+        let next = journal.log_range().unwrap().next;
         std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(journal.extent().unwrap().next, next);
+        assert_eq!(journal.log_range().unwrap().next, next);
     }
     // With an interval that does not come, there is one before a checkpoint.
     set.digest_interval = Duration::from_secs(3600);
     (0..PARTS).for_each(|number| set.begin(number).unwrap());
     set.call_again(&calls(&mut random, 5000, 10));
     set.ask(|handle| handle.checkpoint().map(drop)).unwrap();
-    let cut = journal.extent().unwrap().next - 1;
+    let cut = journal.log_range().unwrap().next - 1;
     for number in 0..PARTS {
         assert!(wait_until_compared(&set, number, cut));
     }

@@ -224,8 +224,8 @@ fn parts_that_end_begin_again_from_checkpoint_and_log_and_nothing_is_lost_or_mad
             let answers: Vec<Answer> = chunk.iter().map(|(_, answer)| *answer).collect();
             assert_eq!(set.call_again(&calls), answers, "seed {seed}");
         }
-        let extents = streams.iter().map(|stream| stream.extent().unwrap().next).collect::<Vec<_>>();
-        println!("seed {seed}: {} records, {extents:?} in streams, {cuts} cuts", journal.extent().unwrap().next);
+        let extents = streams.iter().map(|stream| stream.log_range().unwrap().next).collect::<Vec<_>>();
+        println!("seed {seed}: {} records, {extents:?} in streams, {cuts} cuts", journal.log_range().unwrap().next);
     }
 }
 
@@ -298,7 +298,7 @@ fn checkpoints_of_another_number_of_parts_are_refused() {
     until(|| {
         set.ask(|handle| handle.checkpoint().map(|_| ())).unwrap();
         set.settled();
-        if journal.extent().unwrap().first > 1 { Ok(()) } else { Err("the log is not cut".into()) }
+        if journal.log_range().unwrap().first > 1 { Ok(()) } else { Err("the log is not cut".into()) }
     });
     set.nodes.clear();
     for wrong in [1, 2, 4] {

@@ -46,7 +46,7 @@ fn sequencers_take_calls_beside_the_leader_and_their_streams_are_merged_alike_by
         let all: Vec<_> = (0..).zip(&takers).map(|of| scope.spawn(move || run(of))).collect();
         all.into_iter().flat_map(|one| one.join().unwrap()).collect()
     });
-    assert!(streams.iter().all(|stream| stream.extent().unwrap().next > 10));
+    assert!(streams.iter().all(|stream| stream.log_range().unwrap().next > 10));
     // Whoever is asked again says the same.
     for chunk in made.chunks(500) {
         let (calls, answers): (Vec<Call>, Vec<Answer>) = chunk.iter().cloned().unzip();
@@ -56,7 +56,7 @@ fn sequencers_take_calls_beside_the_leader_and_their_streams_are_merged_alike_by
     assert_eq!(money, ACCOUNTS * BALANCE);
     assert_eq!(follows.settled(), (money, digests));
     for (stream, at) in streams.iter().zip(0..) {
-        let next = stream.extent().unwrap().next;
+        let next = stream.log_range().unwrap().next;
         let shown = follows.nodes[0].as_ref().unwrap().handle().node().unwrap().streams[at];
         assert_eq!(shown, StreamStatus { part: at as u16 + 1, merged: next - 1, lag: 0 });
     }
@@ -139,7 +139,7 @@ fn what_one_server_of_a_stream_has_is_gone_on_with() {
         let (made, answers): (Vec<Call>, Vec<Answer>) =
             made.into_iter().zip(answers).filter(|(call, _)| call.1 != 0).unzip();
         set.settled();
-        let end = stream.extent().unwrap().next;
+        let end = stream.log_range().unwrap().next;
         match round {
             // All begin again, and the order names what is not there.
             0 | 1 => {
@@ -157,7 +157,7 @@ fn what_one_server_of_a_stream_has_is_gone_on_with() {
         assert_eq!(set.call_again(&made), answers);
         until(|| {
             set.call_again(&[(3, 0, vec![1])]);
-            let next = stream.extent().unwrap().next;
+            let next = stream.log_range().unwrap().next;
             if next > end { Ok(()) } else { Err(format!("round {round}: {next} of {end}")) }
         });
     }
@@ -221,7 +221,7 @@ fn a_stream_that_is_left_over_is_not_merged() {
     let mut set = Set::new(&journal, 2, true);
     set.furnish();
     set.nodes.clear();
-    let extent = journal.extent().unwrap();
+    let log_range = journal.log_range().unwrap();
     let wrong = Set::with_streams(&journal, std::slice::from_ref(&stream), 2, true, LEASE);
     let told = until(|| match wrong.nodes[0].as_ref().unwrap().handle().node().unwrap() {
         status if status.role == Role::Ended => Ok(status.trouble.unwrap_or_default()),
@@ -231,14 +231,14 @@ fn a_stream_that_is_left_over_is_not_merged() {
     drop(wrong);
     // Each of both may have begun to lead, and said that streams are merged, before it had read any of this one. Who
     // goes on with an empty one shows that none of it was named.
-    let next = journal.extent().unwrap().next;
-    assert!(next <= extent.next + 4, "{next}, {extent:?}");
+    let next = journal.log_range().unwrap().next;
+    assert!(next <= log_range.next + 4, "{next}, {log_range:?}");
     let empty = SimulatedJournal::new(53);
     let mut set = Set::with_streams(&journal, std::slice::from_ref(&empty), 2, true, LEASE);
     for _ in 0..4 {
         assert_eq!(set.call_again(&[(3, 0, vec![1])])[0].0, Some(Status::Committed));
     }
-    assert!(empty.extent().unwrap().next > 2);
+    assert!(empty.log_range().unwrap().next > 2);
     assert_eq!(set.settled().0, ACCOUNTS * BALANCE);
 }
 

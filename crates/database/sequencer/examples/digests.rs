@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lockwork_engine::{EngineKind, Options as EngineOptions, create};
 use lockwork_procedure::block::Batch;
 use lockwork_random::Random;
-use lockwork_sequencer::io::Nowhere;
+use lockwork_sequencer::io::NullIo;
 use lockwork_sequencer::journal::Journal;
 use lockwork_sequencer::journal::simulated::SimulatedJournal;
 use lockwork_sequencer::{Definition, Error, NodeOptions, Options, Role, Sequencer};
@@ -58,7 +58,7 @@ fn join(journal: &SimulatedJournal, may_lead: bool, compares: bool) -> Result<(S
     let engine = create(EngineKind::DETERMINISTIC, EngineOptions { threads: 1, ..EngineOptions::default() })?;
     let node = NodeOptions { may_lead, compares, digest_interval: Duration::ZERO, ..NodeOptions::new("here") };
     let options = Options { checkpoint_bytes: 0, ..Options::default() };
-    let (journal, io) = (Arc::new(journal.another()), Arc::new(Nowhere::new()));
+    let (journal, io) = (Arc::new(journal.another()), Arc::new(NullIo::new()));
     let start = Instant::now();
     let (node, _) = Sequencer::join(journal, io, Path::new("/"), options, node, engine, &mut |_| ())?;
     Ok((node, start.elapsed()))

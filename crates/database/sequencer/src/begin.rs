@@ -10,7 +10,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::io::{Io, Locking, Mode};
 use crate::journal::message::{Chain, Position};
-use crate::journal::{Extent, Journal, MIN_MESSAGE_BYTES, Unreachable};
+use crate::journal::{Journal, LogRange, MIN_MESSAGE_BYTES, Unreachable};
 use crate::options::Options;
 use crate::recovery::{Progress, RecoveryReport, Replay};
 use crate::requests::DedupTable;
@@ -21,7 +21,7 @@ pub(crate) struct Begun {
     pub(crate) directory: Directory,
     pub(crate) lock: Box<dyn Send + Sync>,
     pub(crate) report: RecoveryReport,
-    pub(crate) extent: Extent,
+    pub(crate) log_range: LogRange,
     pub(crate) catalogue: Catalogue,
     pub(crate) definitions: Definitions,
     pub(crate) dedup: DedupTable,
@@ -58,10 +58,10 @@ pub(crate) fn begin(
     let (directory, lock) = scratch(io, path)?;
     let mut report = RecoveryReport { io: journal.describe(), ..RecoveryReport::default() };
     let failed = |error: Unreachable| Error::Unreachable(error.to_string());
-    let extent = journal.extent().map_err(failed)?;
+    let log_range = journal.log_range().map_err(failed)?;
     let newest = journal.checkpoints().map_err(failed)?.last().copied();
-    if newest.unwrap_or(0).saturating_add(1) < extent.first {
-        let problem = format!("records 1 to {} are missing, and no checkpoint covers them", extent.first - 1);
+    if newest.unwrap_or(0).saturating_add(1) < log_range.first {
+        let problem = format!("records 1 to {} are missing, and no checkpoint covers them", log_range.first - 1);
         return Err(Error::damaged(Path::new(&journal.describe()), 1, problem));
     }
     let mut replay = Replay::new(engine, DedupTable::new(options), &mut report, progress, channel().0);
@@ -79,7 +79,7 @@ pub(crate) fn begin(
     }
     let Replay { catalogue, definitions, dedup, streams, .. } = replay;
     let next = newest.unwrap_or(0) + 1;
-    Ok(Begun { directory, lock, report, extent, catalogue, definitions, dedup, chain, streams, next })
+    Ok(Begun { directory, lock, report, log_range, catalogue, definitions, dedup, chain, streams, next })
 }
 
 /// A directory for checkpoints on their way, empty, and the lock on it.

@@ -57,7 +57,7 @@ pub(crate) trait Sink {
 
 impl Sink for SyncSender<(Item, u64)> {
     fn put(&mut self, item: Item, bytes: u64) -> Result<(), Error> {
-        // Who does not has an error of its own to tell.
+        // A receiver that has stopped reports its own error.
         self.send((item, bytes)).map_err(|_| Error::Closed)
     }
 }

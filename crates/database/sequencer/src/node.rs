@@ -52,12 +52,12 @@ impl Sequencer {
             return Err(Error::Option { option: "engine", value: engine.name().to_string(), expected });
         }
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, dedup, chain, next, .. } = begun;
+        let Begun { directory, lock, mut report, log_range, catalogue, definitions, dedup, chain, next, .. } = begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
         let node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
-        membership.saw(extent);
+        membership.saw(log_range);
         let shared = Arc::new(Shared::of_node(next, membership.clone(), threads.clone()));
         let mut order = Order::new(Parts {
             engine,
@@ -79,7 +79,7 @@ impl Sequencer {
         let start = threads.now();
         let mut tell = |done_bytes, records, calls| {
             // The leader appends meanwhile.
-            let total_records = extent.next.saturating_sub(next).max(records);
+            let total_records = log_range.next.saturating_sub(next).max(records);
             let elapsed = threads.now() - start;
             progress(Progress { done_bytes, total_bytes: done_bytes, records, total_records, calls, elapsed });
         };
@@ -112,8 +112,8 @@ impl Sequencer {
 /// What kept a node from catching up. Records that are missing may have been cut behind a newer checkpoint than the one
 /// that it began with, if it took that long: then it is to begin again.
 fn cut_meanwhile(journal: &dyn Journal, next: u64, error: Error) -> Error {
-    match journal.extent() {
-        Ok(extent) if matches!(error, Error::Damaged { .. }) && extent.first > next => {
+    match journal.log_range() {
+        Ok(log_range) if matches!(error, Error::Damaged { .. }) && log_range.first > next => {
             Error::Unreachable(format!("the journal was cut behind a newer checkpoint before record {next} was read"))
         }
         _ => error,

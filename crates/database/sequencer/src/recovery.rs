@@ -360,10 +360,10 @@ fn replay(
     let newest = listing.checkpoints.last().copied();
     let size = |path: PathBuf| io.open(&path, crate::io::Mode::Read).and_then(|file| file.length()).unwrap_or(0);
     let covered = newest.unwrap_or(0);
-    let needed = listing.segments.iter().enumerate();
-    let needed =
-        needed.filter(|(at, _)| listing.segments.get(at + 1).is_none_or(|&next| next > covered.saturating_add(1)));
-    replay.state.total_bytes = needed.map(|(_, &first)| size(directory.segment(first))).sum();
+    let requires_durability = listing.segments.iter().enumerate();
+    let requires_durability = requires_durability
+        .filter(|(at, _)| listing.segments.get(at + 1).is_none_or(|&next| next > covered.saturating_add(1)));
+    replay.state.total_bytes = requires_durability.map(|(_, &first)| size(directory.segment(first))).sum();
     let mut logged = true;
     if let Some(number) = newest {
         let path = directory.checkpoint(number);

@@ -186,8 +186,8 @@ impl DedupTable {
         (ahead > MAX_AHEAD_MS).then(|| Error::RequestInFuture { request, ahead: Duration::from_millis(ahead) })
     }
 
-    /// Remembers the outcome of a call that is in the log, and forgets the oldest ids of who has most if there is no
-    /// memory for all.
+    /// Remembers the outcome of a call that is in the log, and evicts the oldest ids of the user with the most bytes if
+    /// there is no memory for all.
     pub(crate) fn put(&mut self, request: RequestId, outcome: Outcome) {
         if self.has_forgotten(request) {
             return;

@@ -213,7 +213,7 @@ fn digests_come_by_themselves_when_something_has_changed_and_with_checkpoints() 
     let end = next(&leader);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(next(&leader), end);
-    assert!(journal.extent().unwrap().next == end && compared(&leader) == end - 1);
+    assert!(journal.log_range().unwrap().next == end && compared(&leader) == end - 1);
     // One comes with a checkpoint, whenever the last one was; it covers it.
     let rare = joined(&journal.another(), NodeOptions { digest_interval: Duration::from_secs(1000), ..node("rare") });
     leader.close().unwrap();

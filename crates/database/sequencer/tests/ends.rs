@@ -73,7 +73,7 @@ fn a_later_segment_without_a_record_shows_that_all_before_it_was_durable() {
     let mut records = Vec::new();
     inspect::log(&disk, path(), &mut |entry| records.push((entry.offset, entry.bytes))).unwrap();
     let bytes = disk.contents(&log).unwrap();
-    // The mark is no record: what is lost of it is missed by nobody.
+    // The mark is not a record, so losing part of it loses nothing.
     let (mark, _) = records.pop().unwrap();
     for cut in (64..bytes.len()).step_by(3).chain(records.iter().map(|&(offset, _)| offset as usize)) {
         for zeros in [false, true] {

@@ -177,11 +177,11 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     furnish(&first).unwrap();
     let mut random = Random(7);
     (0..5).for_each(|_| drop(first.call_batch(batch(&random.calls(20))).unwrap()));
-    let (digest, end) = (told(&first), journal.extent().unwrap().next);
+    let (digest, end) = (told(&first), journal.log_range().unwrap().next);
     first.close().unwrap();
     // Of who begins then, which has read none of it.
     journal.strand(3);
-    assert_eq!(journal.extent().unwrap().next, end - 3);
+    assert_eq!(journal.log_range().unwrap().next, end - 3);
     // In one go, or several.
     let found: Vec<_> = [1, usize::MAX].map(|bytes| journal.stranded(end - 3, bytes).unwrap()[0].len()).into();
     assert_eq!((found, journal.stranded(end, 1)), (vec![1, 3], Ok(Vec::new())));
@@ -189,7 +189,7 @@ fn what_one_server_has_behind_the_end_is_appended_before_an_epoch_begins() {
     wait_for(&second, Role::Leading);
     assert_eq!(told(&second), digest);
     assert_eq!(second.statistics().recovered, 3);
-    assert_eq!(journal.extent().unwrap().next, end + 1);
+    assert_eq!(journal.log_range().unwrap().next, end + 1);
     // And of who has.
     let third = join(&journal.another(), "third");
     second.call_batch(batch(&random.calls(20))).unwrap();
@@ -214,7 +214,7 @@ fn a_node_that_begins_while_the_journal_is_cut_behind_a_newer_checkpoint_is_to_b
     furnish(&leader).unwrap();
     leader.checkpoint().unwrap();
     leader.call_batch(batch(&Random(10).calls(20))).unwrap();
-    let end = journal.extent().unwrap().next;
+    let end = journal.log_range().unwrap().next;
     // With the checkpoint that there is, and another one when it has read that.
     let begin =
         |cut: &mut dyn FnMut()| join_telling(&journal.another(), NodeOptions { may_lead: false, ..node("late") }, cut);
@@ -246,19 +246,19 @@ fn leader_and_follower(journal: &SimulatedJournal) -> (Sequencer, Sequencer) {
 fn a_leader_that_has_nothing_to_do_finds_out_that_the_journal_has_lost_what_it_appended() {
     let journal = SimulatedJournal::new(9);
     let (leader, follower) = leader_and_follower(&journal);
-    let (digest, end) = (follower.digest().unwrap(), journal.extent().unwrap().next);
+    let (digest, end) = (follower.digest().unwrap(), journal.log_range().unwrap().next);
     journal.strand(2);
     wait_for(&leader, Role::Ended);
     wait_for(&follower, Role::Leading);
     assert_eq!(follower.digest().unwrap(), digest);
-    assert!(journal.extent().unwrap().next > end);
+    assert!(journal.log_range().unwrap().next > end);
 }
 
 #[test]
 fn who_has_read_what_no_server_has_any_more_does_not_begin_an_epoch_in_its_place() {
     let journal = SimulatedJournal::new(8);
     let (leader, follower) = leader_and_follower(&journal);
-    let end = journal.extent().unwrap().next;
+    let end = journal.log_range().unwrap().next;
     let read = follower.handle().record();
     // Before the follower may lead, and have appended something.
     journal.forget(read);
@@ -267,7 +267,7 @@ fn who_has_read_what_no_server_has_any_more_does_not_begin_an_epoch_in_its_place
         Some(why) if why.contains(&format!("and {read} was read")) => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    assert_eq!((role(&follower), journal.extent().unwrap().next), (Role::Following, end - 1));
+    assert_eq!((role(&follower), journal.log_range().unwrap().next), (Role::Following, end - 1));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn damage_in_the_journal_stops_whoever_reads_it_with_a_report() {
         leader.close().unwrap();
         journal
     };
-    let end = sound(1).extent().unwrap().next;
+    let end = sound(1).log_range().unwrap().next;
     for number in 1..end {
         for damage in 0..3 {
             let journal = sound(1);
@@ -310,7 +310,7 @@ fn damage_in_the_journal_stops_whoever_reads_it_with_a_report() {
     let digest = leader.digest().unwrap();
     wait_until_as_far(&follower, &leader);
     assert_eq!(follower.digest().unwrap(), digest);
-    journal.another().append(journal.extent().unwrap().next, &[b"not ours".to_vec()]).1.unwrap();
+    journal.another().append(journal.log_range().unwrap().next, &[b"not ours".to_vec()]).1.unwrap();
     wait_for(&follower, Role::Ended);
     let trouble = follower.handle().node().unwrap().trouble.unwrap();
     assert!(trouble.contains("none of Lockwork's"), "{trouble}");
@@ -329,8 +329,8 @@ fn a_new_node_begins_with_a_checkpoint_and_the_journal_is_cut() {
         leader.call_batch(batch(&random.calls(40))).unwrap();
         leader.checkpoint().unwrap();
     }
-    let extent = journal.extent().unwrap();
-    assert!(extent.first > 8 && extent.first < extent.next, "{extent:?}");
+    let log_range = journal.log_range().unwrap();
+    assert!(log_range.first > 8 && log_range.first < log_range.next, "{log_range:?}");
     assert_eq!(journal.checkpoints().unwrap().len(), 2);
     let request = batch(&[(0, 1000, vec![1, 2, 3])]);
     leader.call_batch(request).unwrap();

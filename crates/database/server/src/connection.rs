@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Handlers;
 use crate::error::response;
-use crate::held::{Change, Held};
 use crate::messages::{Messages, Next, Stage};
+use crate::prepared::Stored;
+use crate::quota::{Change, Held};
 use crate::session::fatal;
-use crate::stored::Stored;
 use crate::transaction;
 
 /// A buffer of answers that is longer is not kept.

@@ -21,16 +21,16 @@ pub(crate) struct Refusal {
     pub(crate) sqlstate: String,
     pub(crate) message: String,
     pub(crate) hint: String,
-    pub(crate) more: Option<Box<More>>,
+    pub(crate) more: Option<Box<ErrorFields>>,
     /// Characters from the beginning of the statement, from 1; 0 for none.
     pub(crate) position: usize,
     /// Whether the message is that of an abort, which stands in a definition or in this program, and so has no values.
     pub(crate) is_abort: bool,
 }
 
-/// What there is to say of a value.
+/// Fields of an error about a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct More {
+pub(crate) struct ErrorFields {
     /// Its table, column and constraint, as far as they are known.
     pub(crate) subject: Subject,
     /// Where in what a COPY sends something is wrong.

@@ -3,14 +3,14 @@
 //! | module | idea |
 //! |---|---|
 //! | `shared` | the database as all connections have it |
-//! | `gate` | clients that get an error instead of a session |
+//! | `startup_listener` | clients that get an error instead of a session |
 //! | `logins` | who has a place: unfinished logins and sessions |
 //! | `backoff` | how long wrong passwords make the next login wait |
 //! | `audit` | a log of who came, who was refused, and what was defined and granted |
 //! | `private` | files that only their owner may be able to read |
 //! | `connection` | one connection: its messages in turn |
 //! | `messages` | messages as they come: how long they may be and take, and whether they are whole |
-//! | `held` | what connections hold of the memory that they share |
+//! | `quota` | what connections hold of the memory that they share |
 //! | `startup` | the beginning of a connection: who it is, and what it is told |
 //! | `users` | who may connect, and what proves their passwords: the file |
 //! | `rights` | what each may do with all procedures and tables |
@@ -19,15 +19,15 @@
 //! | `session` | what a client's messages do |
 //! | `cancel` | what ends a statement before it has its answer |
 //! | `transaction` | BEGIN .. COMMIT of a session |
-//! | `stored` | statements as a session keeps them, and their answers as rows |
-//! | `known` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
+//! | `prepared` | statements as a session keeps them, and their answers as rows |
+//! | `session_settings` | statements that are no business of the database: settings, `SELECT 1`, `version()` |
 //! | `settings` | what a session sets: timeouts and the search path |
-//! | `many` | CALL MANY: columns in, columns out |
+//! | `batch_call` | CALL MANY: columns in, columns out |
 //! | `copy` | COPY: rows in and out |
-//! | `catalog` | PostgreSQL's system catalog, for clients that look what there is |
+//! | `catalog` | PostgreSQL's system catalog, for clients that list tables and procedures |
 //! | `query` | SELECTs that no key finds the rows of, answered from a copy of their tables |
 //! | `reads` | reads at a node of a cluster that follows |
-//! | `lite` | SQLite, as the catalog and queries have it |
+//! | `sqlite` | SQLite, as the catalog and queries have it |
 //! | `limits` | what bounds a query in time and memory |
 //! | `texts` | functions of texts for SQLite, which keep to those bounds |
 //! | `quoting` | texts and names as SQLite reads them |
@@ -35,7 +35,7 @@
 //! | `syntax` | statements as PostgreSQL writes them: reading, places, names |
 //! | `verb` | kinds of statements, as counts and clients call them |
 //! | `values` | types and values, in text and binary |
-//! | `watch` | what those who run a server want to know, for Prometheus and for people |
+//! | `metrics` | what those who run a server want to know, for Prometheus and for people |
 //! | `error` | errors as clients get them |
 
 /// The stack that threads of a server's runtime need: statements are as deep as they are.
@@ -53,26 +53,27 @@ pub mod fuzz {
     //! What holds for any bytes that a client sends.
     pub use crate::catalog::fuzz::catalog;
 }
-mod gate;
+mod batch_call;
 mod grants;
-mod held;
-mod known;
 mod limits;
-mod lite;
 mod logins;
-mod many;
 mod messages;
+mod metrics;
 mod parameters;
+mod prepared;
 mod private;
 mod query;
+mod quota;
 mod quoting;
 mod reads;
 mod rights;
 mod session;
+mod session_settings;
 mod settings;
 mod shared;
+mod sqlite;
 mod startup;
-mod stored;
+mod startup_listener;
 mod syntax;
 mod texts;
 mod tls;
@@ -80,7 +81,6 @@ mod transaction;
 mod users;
 mod values;
 mod verb;
-mod watch;
 mod words;
 
 use std::fs::File;
@@ -103,17 +103,17 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 pub use audit::Audit;
-pub use gate::Gate;
 use logins::{Entry, Full, Logins};
-pub use reads::Promoter;
+use metrics::Watch;
+pub use metrics::{Page, Stage, Token, TokenError, Watcher};
+pub use reads::LeadershipHandle;
 pub use rights::Right;
 use session::Session;
 use shared::{Database, Shared};
 use startup::{Access, Startup};
+pub use startup_listener::StartupListener;
 pub use tls::{Tls, TlsError};
 pub use users::{Users, UsersError};
-use watch::Watch;
-pub use watch::{Page, Stage, Token, TokenError, Watcher};
 
 /// How a server works.
 #[derive(Debug)]
@@ -206,9 +206,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A way to end a server.
 #[derive(Clone)]
-pub struct Ending(Sender<bool>);
+pub struct ShutdownHandle(Sender<bool>);
 
-impl Ending {
+impl ShutdownHandle {
     /// New connections are refused, and those there are end when they have been answered.
     pub fn end(&self) {
         self.0.send_replace(true);
@@ -221,7 +221,7 @@ impl Server {
     /// # Errors
     /// The address is taken, or can be reached from other machines and there are no users.
     pub async fn listen(address: SocketAddr, database: Lockwork, options: Options) -> Result<Self, ServeError> {
-        Gate::listen(address, &options).await?.open(database, options)
+        StartupListener::listen(address, &options).await?.open(database, options)
     }
 
     fn new(listener: TcpListener, database: Lockwork, options: Options) -> Result<Self, ServeError> {
@@ -246,7 +246,7 @@ impl Server {
         let few_files = files.map_or(usize::MAX, |files| files.saturating_sub(OTHER_FILES) / 4);
         let max_pending = connections.max(MIN_PENDING).min(few_files.max(MIN_PENDING));
         let logins = Arc::new(Logins::new(connections, max_pending));
-        let (access, limits) = (Arc::new(access), connection::Limits { login, io_timeout, room: held::room() });
+        let (access, limits) = (Arc::new(access), connection::Limits { login, io_timeout, room: quota::room() });
         Ok(Self { listener, database, access, tls, users, audit, logins, drain, limits, ending, reserve })
     }
 
@@ -260,23 +260,28 @@ impl Server {
 
     /// What has it lead, if it is of a node that follows.
     #[must_use]
-    pub fn promoter(&self) -> Promoter {
-        Promoter(self.database.clone())
+    pub fn promoter(&self) -> LeadershipHandle {
+        LeadershipHandle(self.database.clone())
     }
 
     /// What ends it.
     #[must_use]
-    pub fn ending(&self) -> Ending {
-        Ending(self.ending.clone())
+    pub fn ending(&self) -> ShutdownHandle {
+        ShutdownHandle(self.ending.clone())
     }
 
     /// Refuses a client because there are too many.
     fn refused(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + use<> {
         let tls = self.tls.as_ref().map(|tls| tls.acceptor.clone());
-        gate::refused(socket, tls, self.database.cancels.clone(), session::fatal("53300", Full::All.message()))
+        startup_listener::refused(
+            socket,
+            tls,
+            self.database.cancels.clone(),
+            session::fatal("53300", Full::All.message()),
+        )
     }
 
-    /// Serves until [`Ending::end`], then closes the database. It needs a runtime of several threads.
+    /// Serves until [`ShutdownHandle::end`], then closes the database. It needs a runtime of several threads.
     ///
     /// It returns though queries may still run in threads of the runtime that may block: their clients have gone, and
     /// they end at their next look whether they are to. A program that ends shuts its runtime down without waiting for

@@ -1,7 +1,7 @@
 //! What bounds a query: its time, its client's request to cancel it, and its memory.
 //!
 //! A query runs on one thread. [`Limits::enter`] makes its limits known to all that runs there: SQLite's progress
-//! handler and allocator ([`crate::lite`]), and functions. A function calls [`spend`] before work that grows with its
+//! handler and allocator ([`crate::sqlite`]), and functions. A function calls [`spend`] before work that grows with its
 //! input, and [`reserve`] before it allocates for it. Without limits, as when the catalog is filled, both do nothing.
 //!
 //! Memory comes from a [`Room`] that all queries share. A little is each query's own, so that a query that takes much

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Refusal, refuse};
-use crate::held::{Held, Part};
+use crate::quota::{Held, Part};
 use crate::session::fatal;
 
 /// The longest text of a statement, in bytes.

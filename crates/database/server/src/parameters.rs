@@ -1,7 +1,7 @@
 //! What the server says of itself, in the words of PostgreSQL's settings.
 
 use crate::error::{Refusal, refuse};
-use crate::known::{DEFAULT_READ_ONLY, IN_STANDBY, READ_AFTER, READ_ONLY, RECORD};
+use crate::session_settings::{DEFAULT_READ_ONLY, IN_STANDBY, READ_AFTER, READ_ONLY, RECORD};
 
 /// The settings that clients are told when they connect, and that SHOW shows. The version is that of the PostgreSQL
 /// whose protocol this is: drivers look at it to know what they may ask.

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
-use crate::known::{DEFAULT_READ_ONLY, READ_AFTER};
+use crate::session_settings::{DEFAULT_READ_ONLY, READ_AFTER};
 use crate::shared::{Database, Plan, Shared, closed};
 use crate::verb::Verb;
 
@@ -102,9 +102,10 @@ impl Beginning {
         for (name, value) in settings(parameters) {
             match name.as_str() {
                 DEFAULT_READ_ONLY => {
-                    beginning.read_only = crate::known::truth(DEFAULT_READ_ONLY, &value.to_ascii_lowercase())?;
+                    beginning.read_only =
+                        crate::session_settings::truth(DEFAULT_READ_ONLY, &value.to_ascii_lowercase())?;
                 }
-                READ_AFTER => beginning.after = crate::known::record(&value)?,
+                READ_AFTER => beginning.after = crate::session_settings::record(&value)?,
                 _ => {}
             }
         }
@@ -266,16 +267,16 @@ impl Shared {
 
 /// Has a server of a node lead, when its node does.
 #[derive(Clone)]
-pub struct Promoter(pub(crate) Database);
+pub struct LeadershipHandle(pub(crate) Database);
 
-impl Promoter {
+impl LeadershipHandle {
     /// From now on everybody may connect, and do everything. Before that, `first` has the database. It waits for the
     /// database; to be called from a thread that may.
     ///
     /// # Errors
     /// When the node's role has ended, and those of `first`; then it stays as it is.
     pub fn lead<E: From<Error>>(&self, first: impl FnOnce(&mut Lockwork) -> Result<(), E>) -> Result<(), E> {
-        let Promoter(shared) = self;
+        let LeadershipHandle(shared) = self;
         let mut guard = shared.database();
         let closed = || Error::Durability(lockwork::sequencer::Error::Closed);
         let database = guard.as_mut().ok_or_else(closed)?;

@@ -15,18 +15,18 @@ use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::batch_call::{MAX_BYTES_AT_ONCE, MAX_CALLS, PIECES, SQLSTATE};
 use crate::cancel::{Cancel, Cancels};
 use crate::catalog::{Asked, Asker, Catalog, Definitions, Given};
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::limits::{self, Answer, Room};
-use crate::many::{MAX_BYTES_AT_ONCE, MAX_CALLS, PIECES, SQLSTATE};
+use crate::metrics::Watch;
 use crate::query::{self, Queries, Query};
 use crate::reads::Reader;
 use crate::transaction::{self, Open};
 use crate::values::type_of;
 use crate::verb::Verb;
-use crate::watch::Watch;
 
 /// Bytes of answers that wait in portals, of all connections.
 pub(crate) const MAX_WAITING: usize = 256 << 20;
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     /// The memory of all queries.
     pub(crate) query_room: Arc<Room>,
     /// Whether the engine runs transactions of several statements.
-    pub(crate) together: bool,
+    pub(crate) runs_compounds: bool,
     queries: Queries,
     /// Whether it takes writes; a node of a cluster does not before it leads.
     pub(crate) leads: AtomicBool,
@@ -83,7 +83,7 @@ pub(crate) struct Plan {
     /// Whether it is CALL MANY: every parameter is a column of values, and every result one.
     many: bool,
     definitions: u64,
-    /// What came of it after later definitions, to be used instead.
+    /// The plan that was compiled after a change of the schema, to be used instead.
     renewed: Arc<Mutex<Option<Arc<Plan>>>>,
     /// The same statement compiled for values with more decimals, by these ([`Prepared::scales`]).
     scaled: Arc<Mutex<BTreeMap<Vec<u8>, Arc<Plan>>>>,
@@ -182,14 +182,14 @@ impl Shared {
     /// The database is not in a folder.
     pub(crate) fn new(database: Lockwork, queue: usize, watch: Arc<Watch>) -> Result<Self, Error> {
         let caller = database.caller();
-        let together = database.read(|engine| engine.runs_compounds())?;
+        let runs_compounds = database.read(|engine| engine.runs_compounds())?;
         let queries = Queries::new(caller.clone());
         // A node leads when it is told to: what the log has may have to be learnt before.
         let leads = AtomicBool::new(caller.role().is_none());
         Ok(Self {
             leads,
             learnt: AtomicU64::new(0),
-            together,
+            runs_compounds,
             database: Mutex::new(Some(database)),
             caller,
             definitions: AtomicU64::new(0),

@@ -14,7 +14,7 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 
 use crate::limits::{self, Reserved, spend};
-use crate::lite::{self, MAX_VALUE};
+use crate::sqlite::{self, MAX_VALUE};
 
 /// The most bytes of a regular expression, and of what is made of it.
 const MAX_PATTERN: usize = 16 << 10;
@@ -269,7 +269,7 @@ fn regex(context: &Context<'_>) -> Result<Value> {
     let (Some(all), Some(pattern)) = (text(context, 0), text(context, 1)) else { return Ok(Value::Null) };
     let ignores_case = context.get_raw(2) == ValueRef::Integer(1);
     let compile = |_: ValueRef<'_>| -> std::result::Result<Regex, Box<dyn std::error::Error + Send + Sync>> {
-        Regex::new(&pattern, ignores_case).map_err(|error| lite::message(&error).into())
+        Regex::new(&pattern, ignores_case).map_err(|error| sqlite::message(&error).into())
     };
     let regex: Arc<Regex> = context.get_or_create_aux(1, compile)?;
     Ok(Value::Integer(regex.is_match(&all)?.into()))
@@ -278,21 +278,21 @@ fn regex(context: &Context<'_>) -> Result<Value> {
 /// Makes the functions known to a database.
 pub(crate) fn register(connection: &Connection) -> Result<()> {
     let flags = FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
-    lite::function(connection, "lw_like", 4, flags, like)?;
-    lite::function(connection, "lw_replace", 3, flags, replace)?;
-    lite::function(connection, "lw_position", 2, flags, position)?;
-    lite::function(connection, "pg_regex", 3, flags, regex)?;
+    sqlite::function(connection, "lw_like", 4, flags, like)?;
+    sqlite::function(connection, "lw_replace", 3, flags, replace)?;
+    sqlite::function(connection, "lw_position", 2, flags, position)?;
+    sqlite::function(connection, "pg_regex", 3, flags, regex)?;
     for count in [1, 2] {
-        lite::function(connection, "lw_trim", count, flags, |context| trim(context, true, true))?;
-        lite::function(connection, "lw_ltrim", count, flags, |context| trim(context, true, false))?;
-        lite::function(connection, "lw_rtrim", count, flags, |context| trim(context, false, true))?;
+        sqlite::function(connection, "lw_trim", count, flags, |context| trim(context, true, true))?;
+        sqlite::function(connection, "lw_ltrim", count, flags, |context| trim(context, true, false))?;
+        sqlite::function(connection, "lw_rtrim", count, flags, |context| trim(context, false, true))?;
     }
     let changed = |change: fn(&str) -> String| {
         move |context: &Context<'_>| Ok(text(context, 0).map_or(Value::Null, |text| Value::Text(change(&text))))
     };
-    lite::function(connection, "lw_lower", 1, flags, changed(str::to_lowercase))?;
-    lite::function(connection, "lw_upper", 1, flags, changed(str::to_uppercase))?;
-    lite::function(connection, "lw_length", 1, flags, |context| {
+    sqlite::function(connection, "lw_lower", 1, flags, changed(str::to_lowercase))?;
+    sqlite::function(connection, "lw_upper", 1, flags, changed(str::to_uppercase))?;
+    sqlite::function(connection, "lw_length", 1, flags, |context| {
         Ok(text(context, 0).map_or(Value::Null, |text| Value::Integer(text.chars().count() as i64)))
     })
 }

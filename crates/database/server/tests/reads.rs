@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockwork::sequencer::journal::simulated::SimulatedJournal;
 use lockwork::sequencer::{Handle, NodeOptions, Role};
 use lockwork::{Error, Lockwork, Node, OpenOptions};
-use lockwork_server::{Ending, Gate, Options, Promoter};
+use lockwork_server::{LeadershipHandle, Options, ShutdownHandle, StartupListener};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -35,8 +35,8 @@ const READS: &str = "options='-c default_transaction_read_only=on'";
 struct Served {
     address: SocketAddr,
     handle: Handle,
-    promoter: Promoter,
-    ending: Ending,
+    promoter: LeadershipHandle,
+    ending: ShutdownHandle,
     serving: JoinHandle<Result<(), Error>>,
     _folder: tempfile::TempDir,
 }
@@ -44,7 +44,7 @@ struct Served {
 async fn serve(journal: &SimulatedJournal, may_lead: bool) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { drain: Duration::from_secs(1), ..Options::default() };
-    let gate = Gate::listen("127.0.0.1:0".parse().unwrap(), &options).await.unwrap();
+    let gate = StartupListener::listen("127.0.0.1:0".parse().unwrap(), &options).await.unwrap();
     let address = gate.address().unwrap();
     // Longer than a busy machine keeps a thread waiting; who ends gives it back.
     let lease = Duration::from_secs(3);

@@ -20,7 +20,7 @@ pub(crate) enum Constant {
     String(Vec<u8>),
 }
 
-/// A table and what SQL knows of it.
+/// A table and its SQL metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub(crate) schema: TableSchema,

@@ -1,8 +1,8 @@
 //! SQL compiled to procedures.
 //!
-//! Text goes through rooms, one an idea, and comes out as a verified [`Procedure`] with its metadata:
+//! Text goes through these modules, and comes out as a verified [`Procedure`] with its metadata:
 //!
-//! | room | idea |
+//! | module | idea |
 //! |---|---|
 //! | `parse` | sqlparser's tokens and expressions; statements, bodies and definitions are read here, with places |
 //! | `bind` | names are resolved and types checked; FOR, aggregates and ranges become what they stand for |

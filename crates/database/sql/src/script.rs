@@ -149,7 +149,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// The error of a CALL or EXPLAIN whose procedure does not exist. `known` says what there is.
+    /// The error of a CALL or EXPLAIN whose procedure does not exist. `known` lists the procedures that exist.
     #[must_use]
     pub fn undefined(&self, known: &str) -> SqlError {
         let (Top::Call(name, ..) | Top::Explain(name)) = &self.top else {

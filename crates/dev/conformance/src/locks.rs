@@ -1,9 +1,9 @@
 //! Golden lock scripts: what every lock manager must answer, whatever it is made of.
 //!
 //! A script is a text file of sessions and steps, with the expected answer beside each step. It states what it needs
-//! from a manager; one that has not got it skips the script, visibly. The same files run on the managers of this crate
-//! ([`managers`]), on a naive oracle ([`reference`](mod@reference)), and on managers of other crates, which implement
-//! [`Manager`].
+//! from a manager; one that has not got it skips the script, visibly. The same files run on adapters of the managers of
+//! `lockwork-locking` ([`managers`]), on a naive oracle ([`reference`](mod@reference)), and on managers of other
+//! crates, which implement [`Manager`].
 //!
 //! ```text
 //! # A reader behind a waiting writer does not overtake it.

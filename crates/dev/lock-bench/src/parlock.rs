@@ -8,7 +8,8 @@
 //! *Invariant*: each lock has one home, and each machine knows it.
 //!
 //! The trade-off against lock fission: no server is in the way, and one lock of so many is near without a packet; but
-//! where a lock is does not follow who asks for it, and the machine with the hottest locks works for all.
+//! the place of a lock does not follow the machine that requests it, and the machine with the hottest locks works for
+//! all.
 //!
 //! Source: FissLock, sections 2.3 and 7.1.
 

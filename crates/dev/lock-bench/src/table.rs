@@ -124,7 +124,7 @@ impl Locks {
         }
     }
 
-    /// Enters who asks. The token, if it is granted.
+    /// Enters a request; returns the token if the lock is granted.
     pub(super) fn acquire(&mut self, lock: usize, machine: u16, request: u64, exclusive: bool) -> Option<u64> {
         let length = self.locks[lock].length as usize;
         if let Some(at) = self.find(lock, machine, request) {

@@ -27,10 +27,9 @@ pub struct TransferConfig {
     pub amount_max: i64,
     /// Share of transactions that read one balance instead of moving money, 0 to 1.
     pub audit: f64,
-    /// If accounts are dealt out to so many by their ids: the share of transfers between accounts of two of them, 0 to
-    /// 1; the others are between accounts of one. 1 partition leaves it to chance.
+    /// Partitions that accounts are dealt out to by their ids. With 1, `remote` means nothing.
     pub partitions: u64,
-    /// See there.
+    /// Share of transfers between accounts of two partitions, 0 to 1; the others are between accounts of one.
     pub remote: f64,
     /// Everything random follows from it.
     pub seed: u64,

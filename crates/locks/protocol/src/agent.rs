@@ -22,7 +22,7 @@ pub(crate) struct Holder {
     pub(crate) machine: Machine,
     pub(crate) session: u32,
     pub(crate) request: u64,
-    /// Its machine knows that this agent knows of it. Until then the agent sends it grants.
+    /// Its machine knows that this agent counts it as a holder. Until then the agent repeats the grant.
     pub(crate) confirmed: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Op {
     /// Handing it to the first in the queue; of the queue this many went along.
     Move { to: Waiter, queued: usize },
     /// Moving to where it is: to get a token, or to take over an agent whose grant was lost.
-    Retake(Why),
+    Retake(MoveReason),
     /// Letting the decider add readers.
     Open,
     /// Taking that back.
@@ -45,7 +45,7 @@ pub(crate) enum Op {
 
 /// Why an agent moves to where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Why {
+pub(crate) enum MoveReason {
     /// The decider must add no more readers, or the token has no room.
     Token,
     /// It came for a request that no longer waits, and may be an old copy.
@@ -93,7 +93,7 @@ pub(crate) struct Agent {
     pub(crate) exclusive: bool,
     pub(crate) open: bool,
     /// The decider granted it exclusively and has heard nothing since: only this machine's tasks may hold, because
-    /// whoever finds the machine gone takes the lock for free.
+    /// the registry treats the lock as free when this machine dies.
     pub(crate) alone: bool,
     /// The registry keeps it for a machine that died, and waits for all machines' answers.
     pub(crate) adopted: bool,

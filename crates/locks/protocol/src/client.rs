@@ -55,7 +55,7 @@ pub(crate) struct Request {
     tries: u8,
     /// When it was first asked for.
     asked: u64,
-    /// Of the timer that counts.
+    /// Number of the current timer; older timers are ignored.
     serial: u32,
     deadline: Option<u64>,
     /// Grants older than this are void.
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// A new request that nobody has been asked for yet. Operations have the largest task.
+    /// A new request that nobody has been asked for yet. Task u32::MAX is reserved for the operations of agents.
     pub(crate) fn begin(&mut self, now: u64, lock: u64, mode: LockMode, ask: Ask) -> u64 {
         let task = u64::from(ask.task.min(u32::MAX - 1)) << 32;
         // Counters begin again while requests of before may still hold.

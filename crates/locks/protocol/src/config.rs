@@ -39,9 +39,9 @@ pub struct Config {
     pub ghost: u64,
     /// How long readers may pass a writer that waits.
     pub starve: u64,
-    /// Who does not want to wait is told that the lock is busy after this without an answer: its agent does not answer.
+    /// `try_acquire` returns busy after this long without an answer.
     pub answer: u64,
-    /// How long a request waits before it asks whether it waits in a circle, if it does at all; and then each time.
+    /// How long a request that detects deadlocks waits before its first search; the interval then doubles.
     pub search: u64,
     /// How long a session lives without a renewal.
     pub lease: u64,

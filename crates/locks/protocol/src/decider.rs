@@ -4,8 +4,8 @@
 //! decide at the same time, on one lock too. The eBPF program (hardware/xdp) does the same, word for word, and is
 //! tested against this.
 //!
-//! Order of checks: sender's session, kind, target or lock, requester's session. The first that fails is answered, and
-//! nothing is changed.
+//! Control packets are forwarded unchecked. Order of the other checks: sender's session, kind, lock, requester's
+//! session, and the target's session of a MOVE. The decider answers the first that fails, and changes nothing.
 
 use crate::beyond::Manager;
 use crate::packet::{AGENT, GRANTED, Kind, Packet, Problem};

@@ -11,6 +11,10 @@
 //! | [`table`] | the decision table: what a decider does, in every case |
 //! | [`decider`] | packets in, packets out, one compare-and-swap between |
 //! | [`control`] | bodies of control packets |
+//! | [`config`] | times and limits of machines and registry |
+//! | `agent` | one lock's holders and waiters, on its holder's machine |
+//! | `deadlock` | cycles of tasks that wait for each other |
+//! | [`racks`] | several deciders that share the locks |
 //! | [`beyond`] | locks that the decider has no words for, and who manages them |
 //! | [`registry`] | sessions, leases, locks of machines that are gone |
 //! | [`names`] | which lock a name means, and when it may mean another one |
@@ -18,7 +22,7 @@
 //! | [`pool`] | the agents of one machine |
 //! | [`node`] | both, as a transport drives them |
 //! | [`report`] | what machines tell a decider that was restored |
-//! | [`export`] | the same for other languages |
+//! | [`export`] | writes the decision table and the packets' constants as C and P4 |
 //! | [`branches`] | ways that are seldom taken, counted |
 //! | [`simulator`] | all of it, where everything goes wrong |
 //! | [`lean`] | 18 bits a lock, and how many a switch holds |
@@ -29,10 +33,10 @@
 mod agent;
 pub mod beyond;
 pub mod branches;
-mod circles;
 pub mod client;
 pub mod config;
 pub mod control;
+mod deadlock;
 pub mod decider;
 pub mod export;
 pub mod lean;

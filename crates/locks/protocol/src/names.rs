@@ -34,7 +34,7 @@ const PRESSED_NS: u64 = 1_000_000;
 /// Changes on their way to the store.
 const MAX_UNDER_WAY: usize = 1024;
 
-/// One who asks: its session, and the number of the question in it.
+/// A client that asks: its session, and the number of the question in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// Where.

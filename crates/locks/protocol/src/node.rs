@@ -10,10 +10,10 @@ mod registry;
 mod resume;
 
 use crate::branches::Branches;
-use crate::circles::{self, Circles};
 use crate::client::{Ask, Client, Event, NotHeld, Phase};
 use crate::config::{Config, Identity};
 use crate::control::address_of_body;
+use crate::deadlock::{self, DeadlockSearch};
 use crate::packet::{AGENT, Kind, Packet, Problem, Waiter};
 use crate::pool::{AgentPool, Local, Output};
 use crate::report::Reporting;
@@ -63,7 +63,7 @@ pub struct Counters {
     pub taken_over: u64,
     /// Sweeps that this machine's agents asked for.
     pub sweeps: u64,
-    /// Requests that gave up because they waited in a circle.
+    /// Requests that gave up because they waited in a cycle.
     pub deadlocks: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct Node {
     joined: u32,
     client: Client,
     pool: AgentPool,
-    circles: Circles,
+    deadlock: DeadlockSearch,
     counters: Counters,
     packets: VecDeque<(Packet, Vec<u8>)>,
     events: VecDeque<Event>,
@@ -100,7 +100,7 @@ impl Node {
             joined: me.session,
             client: Client::new(config, me),
             pool: AgentPool::new(config, me),
-            circles: Circles::new(&config, me),
+            deadlock: DeadlockSearch::new(&config, me),
             counters: Counters::default(),
             packets: VecDeque::new(),
             events: VecDeque::new(),
@@ -154,7 +154,7 @@ impl Node {
         self.counters.acquires += 1;
         let request = self.client.begin(now, lock, mode, ask);
         if ask.detect_deadlock {
-            self.circles.watch(now, request);
+            self.deadlock.watch(now, request);
         }
         self.counters.local += u64::from(self.ask(now, lock, request, mode, ask.try_only));
         self.settle(now);
@@ -251,7 +251,7 @@ impl Node {
             Kind::Grant if packet.has(AGENT) => self.receive_agent(now, packet, body),
             Kind::Grant => self.client.granted(now, packet),
             Kind::Seek => {
-                let probes = circles::sought(packet, &self.pool);
+                let probes = deadlock::sought(packet, &self.pool);
                 probes.into_iter().for_each(|probe| self.send(probe, Vec::new()));
             }
             Kind::Probe => self.receive_probe(now, packet),
@@ -307,9 +307,9 @@ impl Node {
     }
 
     fn receive_probe(&mut self, now: u64, packet: &Packet) {
-        let (seeks, circle) = self.circles.probed(now, packet, &self.client);
+        let (seeks, cycle) = self.deadlock.probed(now, packet, &self.client);
         seeks.into_iter().for_each(|seek| self.send(seek, Vec::new()));
-        if let Some(request) = circle {
+        if let Some(request) = cycle {
             self.counters.deadlocks += 1;
             self.give_up(now, request, Event::Deadlock { request });
         }
@@ -417,7 +417,7 @@ impl Node {
         if self.has_ended(now) {
             return;
         }
-        // First, so that it is not what is lost when much has to be repeated.
+        // First, so that it is sent even when many packets have to be repeated.
         if self.renewals.due(now).is_some() {
             self.renewals.set(now, self.config.lease / 8, ());
             self.renew(now);
@@ -432,7 +432,7 @@ impl Node {
         self.client.tick(now);
         self.pool.pace = self.client.pace;
         self.pool.tick(now);
-        while let Some(seek) = self.circles.due(now, &self.client) {
+        while let Some(seek) = self.deadlock.due(now, &self.client) {
             self.send(seek, Vec::new());
         }
         self.settle(now);
@@ -444,9 +444,9 @@ impl Node {
         if self.ended {
             return None;
         }
-        let (client, pool, circles) = (self.client.next_tick(), self.pool.next_tick(), self.circles.next_tick());
+        let (client, pool, deadlock) = (self.client.next_tick(), self.pool.next_tick(), self.deadlock.next_tick());
         let reports = self.reporting.as_ref().and_then(Reporting::next_tick);
-        let ticks = [client, pool, circles, reports, self.renewals.next(), Some(self.lease_until)];
+        let ticks = [client, pool, deadlock, reports, self.renewals.next(), Some(self.lease_until)];
         ticks.into_iter().flatten().min()
     }
 
@@ -526,7 +526,7 @@ impl Node {
     pub fn prune(&mut self) {
         self.client.prune();
         self.pool.prune();
-        self.circles.prune(&self.client);
+        self.deadlock.prune(&self.client);
     }
 
     /// Feeds `into` all that this machine's future depends on, after [`Node::prune`]: times as they lie ahead of `now`,
@@ -538,7 +538,7 @@ impl Node {
         self.ended.hash(into);
         self.client.snapshot(now, into);
         self.pool.snapshot(now, into);
-        self.circles.snapshot(now, into);
+        self.deadlock.snapshot(now, into);
     }
 
     /// Whether nothing is held, asked for or under way: the machine may leave.

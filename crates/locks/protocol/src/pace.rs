@@ -1,6 +1,6 @@
 //! How long to wait for an answer before a packet is sent again.
 //!
-//! A fixed time either waits too long for what is lost, or repeats what is only slow; and who repeats what is slow
+//! A fixed time either waits too long for a lost packet, or repeats a slow one; and a client that repeats slow packets
 //! makes it slower, until a busy service does nothing else. So the time follows the answers as TCP's does (RFC 6298):
 //! their mean and four times their deviation; a packet that was sent twice measures nothing, but says that the time was
 //! too short until one is answered that was sent once.

@@ -80,7 +80,7 @@ pub enum Kind {
     Close = 5,
     /// A reader tells the agent what the decider granted, if the agent has not confirmed it.
     Enrol = 6,
-    /// Is there a circle of waiters? To the agent of the lock that a holder waits for.
+    /// Is there a cycle of waiters? To the agent of the lock that a holder waits for.
     Seek = 7,
     /// The lock is yours: from a decider, or from an agent to one who waited.
     Grant = 8,
@@ -92,7 +92,7 @@ pub enum Kind {
     Ack = 11,
     /// The decider could not: see [`Problem`], in the field `token`.
     Error = 12,
-    /// Is there a circle of waiters? From an agent to the machines of the holders.
+    /// Is there a cycle of waiters? From an agent to the machines of the holders.
     Probe = 13,
     /// A process wants to take part; answered by [`Kind::Welcome`].
     Join = 16,

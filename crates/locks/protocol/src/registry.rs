@@ -48,7 +48,7 @@ use broadcast::{Broadcasts, Subject, addressed};
 use machines::Machines;
 pub use recovery::Member;
 use recovery::Recovery;
-use status::Curious;
+use status::StatusQuery;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hash;
 
@@ -165,7 +165,7 @@ pub struct Counters {
     pub restored: u64,
 }
 
-/// What the daemon has counted, for who asks about everything.
+/// The daemon's counters, for a client that asks about the whole service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Packets decided on or sent on.
@@ -210,7 +210,7 @@ pub struct Registry<A> {
     managers: Managers,
     /// While a decider that was lost is restored, and until its agents decide.
     recovery: Option<Recovery>,
-    curious: BTreeMap<u64, Curious<A>>,
+    curious: BTreeMap<u64, StatusQuery<A>>,
     next_curious: u64,
     outgoing: VecDeque<(A, Packet, Vec<u8>)>,
     changes: VecDeque<Change<A>>,

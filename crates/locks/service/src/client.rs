@@ -48,7 +48,7 @@ use lockwork_lock_protocol::names::LONGEST;
 use lockwork_lock_protocol::node::{AcquireError, Counters};
 use lockwork_lock_protocol::packet::{Key, Problem};
 use lockwork_locking::LockMode;
-use racks::{Followed, Meeting, Racks, Search, Unmet};
+use racks::{Followed, Racks, Search, SessionStart, Unmet};
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -455,7 +455,7 @@ pub struct Acquiring {
 enum Stage {
     Begins,
     Waits(Pending),
-    Meets(Arc<Meeting>),
+    Meets(Arc<SessionStart>),
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! | [`plane`] | where decisions are made, as the daemon sees it |
 //! | [`lockd`] | the daemon: a data plane and the registry |
 //! | [`client`] | the client library |
-//! | `engine` | the service as engines use it that take their locks from one |
+//! | `engine` | implements `LockService` for engines that take their locks from the service |
 //! | [`query`] | questions about locks, without a session |
 //! | [`kernel`] | the decider as an eBPF program |
 //! | [`key`] | the cluster's key in a file |

@@ -11,13 +11,13 @@
 //! microseconds, so what limits this daemon is the socket; the data planes in the kernel are for those who need more.
 
 mod counters;
-mod heirs;
 pub mod map;
 mod metrics;
 mod names;
 pub mod racks;
 pub mod records;
 mod recovery;
+mod successors;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +26,6 @@ use crate::query::UNCOUNTED;
 use crate::spinner::Spinner;
 use crate::udp::{BATCH, Endpoint};
 use counters::{Counters, MACHINE_GONE, NO_ADDRESS, NOT_BACK, NOT_REGISTRY, Slow, TOO_EARLY};
-use heirs::Heirs;
 use lockwork_lock_protocol::control::{ALL_LOCKS, Service};
 use lockwork_lock_protocol::decider::{Outputs, Sessions, Settings, Store, To, decide};
 use lockwork_lock_protocol::packet::{GRANTED, HEADER, Key, Kind, Packet, Problem, body, datagram, parse};
@@ -36,13 +35,14 @@ use lockwork_locking::LockMode;
 use metrics::Responder;
 use names::Naming;
 use racks::OneOfSeveral;
-use records::Roll;
+use records::MemberLog;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+use successors::Successors;
 
 /// Words that are looked at between two batches while a dead machine's locks are searched: about 50 us.
 const SCAN_LOCKS: u64 = 1 << 15;
@@ -173,11 +173,11 @@ pub struct Lockd<P> {
     opens: u64,
     counters: Arc<Counters>,
     responder: Option<Responder>,
-    heirs: Heirs,
+    successors: Successors,
     service: Service,
     /// Tokens begin above.
     first_token: u64,
-    roll: Option<Roll>,
+    roll: Option<MemberLog>,
     /// The data plane is not told of machines before all words are back.
     holds_back: bool,
     /// When words began to come back.
@@ -230,7 +230,7 @@ impl<P: DataPlane> Lockd<P> {
         let (first_session, session_key) = random_sessions();
         let config = Config { first_token, session_key, ..Config::new(options.lease_ms, first_session) };
         Ok(Self {
-            heirs: Heirs::new(service),
+            successors: Successors::new(service),
             naming: Naming::new(options, service),
             endpoint,
             registry: Registry::new(config, service),
@@ -346,10 +346,10 @@ impl<P: DataPlane> Lockd<P> {
 
     /// Does what is due, and tells when to come again.
     fn tick(&mut self) -> u64 {
-        let recorded = self.roll.as_mut().map(Roll::recorded).unwrap_or_default();
+        let recorded = self.roll.as_mut().map(MemberLog::recorded).unwrap_or_default();
         recorded.iter().for_each(|member| self.registry.recorded(member));
         let more = self.registry.tick(self.now, self.plane.store(), SCAN_LOCKS);
-        self.heirs.tick(self.now);
+        self.successors.tick(self.now);
         self.naming.tick(self.now, self.plane.store());
         self.after();
         let again = self.tick_racks();
@@ -359,13 +359,13 @@ impl<P: DataPlane> Lockd<P> {
             self.refreshed = self.now;
             self.refresh();
         }
-        let joins = self.roll.as_ref().is_some_and(Roll::is_waited_for);
+        let joins = self.roll.as_ref().is_some_and(MemberLog::is_waited_for);
         let longest = if joins { POLL_INTERVAL_NS } else { REFRESH_NS };
         if more { self.now } else { self.next_tick().min(self.now + longest).min(again) }
     }
 
     fn next_tick(&self) -> u64 {
-        let all = [self.registry.next_tick(), self.heirs.next_tick(), self.naming.next_tick(self.now)];
+        let all = [self.registry.next_tick(), self.successors.next_tick(), self.naming.next_tick(self.now)];
         all.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
@@ -384,7 +384,7 @@ impl<P: DataPlane> Lockd<P> {
         self.counters.machines.set(summary.machines);
         self.counters.gone.set(summary.gone);
         self.counters.joining.set(summary.joining);
-        self.counters.adopted.set(self.heirs.count());
+        self.counters.adopted.set(self.successors.count());
         self.naming.count(&self.counters);
     }
 
@@ -420,8 +420,8 @@ impl<P: DataPlane> Lockd<P> {
                 self.learn_again(from, &packet);
                 return;
             }
-            if packet.kind == Kind::Status && self.heirs.has(packet.lock) {
-                let (packet, body) = self.heirs.status(&packet);
+            if packet.kind == Kind::Status && self.successors.has(packet.lock) {
+                let (packet, body) = self.successors.status(&packet);
                 self.after();
                 self.push(from, &packet, &body);
             }
@@ -469,13 +469,13 @@ impl<P: DataPlane> Lockd<P> {
                 (To::Machine(Machine::REGISTRY), _) => {
                     if !self.divert(&packet) {
                         let body = self.brought(&packet, payload);
-                        self.heirs.routed(self.now, self.plane.store(), &packet, &body);
+                        self.successors.routed(self.now, self.plane.store(), &packet, &body);
                     }
                     continue;
                 }
                 (To::Machine(machine), _) => self.registry.address(machine),
                 (To::Source, None) => {
-                    self.heirs.receive(self.now, &packet);
+                    self.successors.receive(self.now, &packet);
                     continue;
                 }
             };
@@ -490,7 +490,7 @@ impl<P: DataPlane> Lockd<P> {
 
     /// Decides on what the registry's agents have to say.
     fn hear_heirs(&mut self) {
-        while let Some((packet, body)) = self.heirs.poll_packet() {
+        while let Some((packet, body)) = self.successors.poll_packet() {
             match packet.kind {
                 Kind::Sweep => self.registry.sweep_own(self.now, &packet),
                 kind if kind.is_control() => {}
@@ -514,13 +514,13 @@ impl<P: DataPlane> Lockd<P> {
                 Change::Joined { .. } => {}
                 Change::Gone { machine, session } => {
                     self.plane.remove_machine(machine);
-                    self.heirs.gone(self.now, machine, session);
+                    self.successors.gone(self.now, machine, session);
                     self.naming.gone(session);
                 }
-                Change::Adopted(adopted) => self.heirs.adopt(adopted),
-                Change::Settled(adopted) => self.heirs.settle(self.now, adopted),
-                Change::Swept(packet) => self.heirs.receive(self.now, &packet),
-                Change::Relieved { lock, generation, to } => self.heirs.relieve(lock, generation, to),
+                Change::Adopted(adopted) => self.successors.adopt(adopted),
+                Change::Settled(adopted) => self.successors.settle(self.now, adopted),
+                Change::Swept(packet) => self.successors.receive(self.now, &packet),
+                Change::Relieved { lock, generation, to } => self.successors.relieve(lock, generation, to),
             }
         }
         self.hear_heirs();

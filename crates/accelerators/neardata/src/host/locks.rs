@@ -45,7 +45,7 @@ pub enum LockKey {
     },
 }
 
-/// Why a lock is not to be had. What the session holds, it holds on.
+/// Why a lock was not granted. The session keeps the locks that it holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// An older transaction holds it: who waited for it could wait in a circle.

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::*;
 
 /// Locks that are granted when the test says so.
-struct Gate(Mutex<Option<(Sender<Vid>, Receiver<()>)>>);
+struct HeldBack(Mutex<Option<(Sender<Vid>, Receiver<()>)>>);
 
 struct Gated(Option<(Sender<Vid>, Receiver<()>)>);
 
-impl LockSource for Gate {
+impl LockSource for HeldBack {
     fn open(&self, _: TransactionId, _: usize) -> Result<Box<dyn RowLocks>, LockRefusal> {
         Ok(Box::new(Gated(self.0.lock().unwrap().take())))
     }
@@ -30,7 +30,8 @@ impl RowLocks for Gated {
 fn short_calls_are_served_while_an_update_waits_for_a_lock() {
     let (asked, asks) = channel();
     let (grant, granted) = channel();
-    let config = StoreConfig { elements: 1, locks: Arc::new(Gate(Mutex::new(Some((asked, granted))))), ..config(None) };
+    let config =
+        StoreConfig { elements: 1, locks: Arc::new(HeldBack(Mutex::new(Some((asked, granted))))), ..config(None) };
     let store = Store::over(Arc::new(MemoryDisk::new()), &config).unwrap();
     store.create_table(&schema()).unwrap();
     let versions: Vec<Version> = (0..100).map(|vid| version(vid, 1, 1, i64::from(vid))).collect();

@@ -27,7 +27,7 @@ use super::super::progress::Live;
 use super::super::workloads::boxed;
 use super::super::{Failure, Outcome};
 use super::{ACCESSES, Figure, Ratio, Scope, Study};
-use probe::{Probe, What};
+use probe::{Operation, Probe};
 
 /// The clock that the paper's machine has.
 const CLOCK_HZ: f64 = 125e6;
@@ -195,7 +195,7 @@ impl Paper<'_> {
         let mut taken = Vec::new();
         for in_flight in IN_FLIGHT {
             let machine = match probe.what {
-                What::Insert => self.one_by_one(in_flight),
+                Operation::Insert => self.one_by_one(in_flight),
                 _ => Machine { in_flight, ..self.machine.clone() },
             };
             taken.push(self.measure(&machine, &mut probe.clone(), transactions)?);
@@ -210,7 +210,7 @@ impl Paper<'_> {
         Machine { in_flight, interleave: Interleave::None, ..self.machine.clone() }
     }
 
-    fn probe(&self, what: What, each: usize, records: u64) -> Probe {
+    fn probe(&self, what: Operation, each: usize, records: u64) -> Probe {
         let records = if self.study.scope.quick { records / 8 } else { records };
         Probe::new(what, each, self.machine.workers, records, self.study.scope.seed)
     }
@@ -231,8 +231,8 @@ impl Paper<'_> {
         let title = "hash index, 60 a transaction, nothing else";
         let mut figure = Figure::new("Figure 10a", title, "operations", axis, &IN_FLIGHT);
         let calls = self.quick(workers * 160);
-        self.in_flight(&mut figure, &self.probe(What::Search, 60, 40_000), calls)?;
-        self.in_flight(&mut figure, &self.probe(What::Insert, 60, 0), calls)?;
+        self.in_flight(&mut figure, &self.probe(Operation::Search, 60, 40_000), calls)?;
+        self.in_flight(&mut figure, &self.probe(Operation::Insert, 60, 0), calls)?;
         figure.notes.push("inserts: one transaction after the other".into());
         figure.notes.push("the paper's peaks, read for one worker: searches 17.9 cycles, inserts 14.7".into());
         figure
@@ -244,7 +244,7 @@ impl Paper<'_> {
     /// Figure 10b: YCSB C.
     fn ycsb(&mut self) -> Outcome {
         let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
-        let probe = Probe { payload: 1000, ..self.probe(What::Search, 16, 20_000) };
+        let probe = Probe { payload: 1000, ..self.probe(Operation::Search, 16, 20_000) };
         let mut figure = Figure::new("Figure 10b", "hash index, YCSB C, 16 accesses", "transactions", axis, &IN_FLIGHT);
         let mut taken = Vec::new();
         for in_flight in IN_FLIGHT {
@@ -269,13 +269,13 @@ impl Paper<'_> {
     }
 
     /// Figures 11a and 11b: the skiplist.
-    fn ordered(&mut self, id: &'static str, title: &str, what: What, records: u64) -> Outcome {
+    fn ordered(&mut self, id: &'static str, title: &str, what: Operation, records: u64) -> Outcome {
         let (workers, axis) = (self.machine.workers, "DB instructions in flight in a worker");
         let places = self.machine.configuration.number("skiplist_slots").unwrap_or_default();
         let mut figure = Figure::new(id, title, "operations", axis, &IN_FLIGHT);
         let probe = Probe { ordered: true, ..self.probe(what, 60, records) };
         self.in_flight(&mut figure, &probe, self.quick(workers * 24))?;
-        if what == What::Insert {
+        if what == Operation::Insert {
             figure.notes.push("one transaction after the other".into());
         }
         figure.notes.push(format!("the skiplist works on {places} at once (skiplist_slots)"));
@@ -293,7 +293,7 @@ impl Paper<'_> {
             let mut taken = Vec::new();
             for in_flight in IN_FLIGHT {
                 let machine = Machine { in_flight, configuration: configuration.clone(), ..self.machine.clone() };
-                let mut probe = self.probe(What::Scan, 1, 10_000);
+                let mut probe = self.probe(Operation::Scan, 1, 10_000);
                 // So many that the last ones, which have the scanners for themselves, do not count.
                 taken.push(self.measure(&machine, &mut probe, self.quick(workers * 160).max(workers * 64))?);
             }
@@ -315,7 +315,7 @@ impl Paper<'_> {
             let mut taken = Vec::new();
             for accesses in ACCESSES {
                 let machine = Machine { interleave, ..self.machine.clone() };
-                let mut probe = self.probe(What::Search, accesses as usize, 20_000);
+                let mut probe = self.probe(Operation::Search, accesses as usize, 20_000);
                 let calls = self.quick(workers * (4800 / accesses as usize).clamp(100, 1200));
                 taken.push(self.measure(&machine, &mut probe, calls)?);
             }
@@ -366,7 +366,7 @@ impl Paper<'_> {
             let machine = Machine { configuration, ..self.machine.clone() };
             let mut taken = Vec::new();
             for remote in [false, true] {
-                let mut probe = Probe { remote, payload: 1000, ..self.probe(What::Search, 16, 20_000) };
+                let mut probe = Probe { remote, payload: 1000, ..self.probe(Operation::Search, 16, 20_000) };
                 taken.push(self.measure(&machine, &mut probe, self.quick(workers * 600))?);
             }
             let to_local = taken.iter().map(|all| taken[0].cycles as f64 / all.cycles as f64).collect();
@@ -422,8 +422,10 @@ pub(in super::super) fn command(arguments: &Arguments) -> Outcome {
             "10b" => paper.ycsb(),
             "10c" => paper.tpcc_alone("Figure 10c", "NewOrder", Mix::NewOrder),
             "10d" => paper.tpcc_alone("Figure 10d", "Payment", Mix::Payment),
-            "11a" => paper.ordered("Figure 11a", "skiplist, sequential inserts, 60 a transaction", What::Insert, 0),
-            "11b" => paper.ordered("Figure 11b", "skiplist, look-ups, 60 a transaction", What::Search, 40_000),
+            "11a" => {
+                paper.ordered("Figure 11a", "skiplist, sequential inserts, 60 a transaction", Operation::Insert, 0)
+            }
+            "11b" => paper.ordered("Figure 11b", "skiplist, look-ups, 60 a transaction", Operation::Search, 40_000),
             "11c" => paper.scans(),
             "12a" => paper.interleaving(),
             "12b" => paper.interleaved_tpcc(),

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use lockwork_nats::audit::{Holding, audit};
 use lockwork_nats::local::options_of;
-use lockwork_nats::survey::{Holding, survey};
 use lockwork_nats::{Error as NatsError, Options};
 
 use super::cluster::{USER, secret};
@@ -55,11 +55,11 @@ impl Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Outcome {
     let options = arguments.options()?;
-    let survey = survey(&options).map_err(|error| match error {
+    let audit = audit(&options).map_err(|error| match error {
         NatsError::Unreachable(text) => Failure::Connect(text),
         NatsError::Settings(text) => Failure::Usage(text),
     })?;
-    let found = &survey.holdings;
+    let found = &audit.holdings;
     if found.is_empty() {
         return Err(Failure::Check(format!("there is no database '{}' on these servers", options.name)));
     }
@@ -72,13 +72,13 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
         let (few, names) = (answers(stream).len(), answers(stream).join(", "));
         wrong.push(format!("{few} of {replicas} servers say what they have of {stream}: {names}"));
     }
-    if !survey.lacking.is_empty() {
-        wrong.push(survey.said());
+    if !audit.lacking.is_empty() {
+        wrong.push(audit.said());
     }
-    if !survey.early().is_empty() {
-        wrong.push(survey.early());
+    if !audit.early().is_empty() {
+        wrong.push(audit.early());
     }
-    match (wrong.is_empty(), survey.is_whole) {
+    match (wrong.is_empty(), audit.is_whole) {
         (true, true) => Ok(()),
         (true, false) => {
             Err(Failure::Check("a server is behind the others, which give it what it lacks: ask again".into()))

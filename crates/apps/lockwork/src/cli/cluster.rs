@@ -11,7 +11,7 @@ use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{self, Error as Trouble, Journals, NodeOptions, Role};
 use lockwork::{Error, Node, OpenOptions};
 use lockwork_nats::{Error as NatsError, NatsJournal};
-use lockwork_server::{Gate, Options, Promoter, Server, Stage, Watcher};
+use lockwork_server::{LeadershipHandle, Options, Server, Stage, StartupListener, Watcher};
 use tokio::runtime::Runtime;
 
 use super::engines;
@@ -138,7 +138,8 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
     let nats = join.nats()?;
     // Both ports first: a port that is in use ends the node before it touches anything.
     let place = join.divided.place(&join.cluster_name, &arguments.engine)?;
-    let gate = runtime.block_on(Gate::listen(arguments.listen, &arguments.options(watcher)?)).map_err(failure)?;
+    let gate =
+        runtime.block_on(StartupListener::listen(arguments.listen, &arguments.options(watcher)?)).map_err(failure)?;
     // A port that the system chose stays the same in later terms.
     let listen = gate.address().map_err(Failure::connect)?;
     watcher.starting(Stage::Connecting);
@@ -157,7 +158,7 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
         let served = runtime.block_on(async {
             let gate = match first_gate.take() {
                 Some(gate) => gate,
-                None => Gate::listen(listen, &arguments.options(watcher)?).await.map_err(failure)?,
+                None => StartupListener::listen(listen, &arguments.options(watcher)?).await.map_err(failure)?,
             };
             let address = join.advertise.clone().unwrap_or_else(|| format!("{}:{}", host(listen), listen.port()));
             let lease = Duration::from_millis(join.leader_lease);
@@ -172,7 +173,8 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
             Ok(Over::Asked) => return Ok(ExitCode::SUCCESS),
             Ok(Over::Ended(why)) => tracing::warn!("{why}; joining again"),
             Ok(Over::Differs(why)) => {
-                let gate = runtime.block_on(Gate::listen(listen, &arguments.options(watcher)?)).map_err(failure)?;
+                let gate =
+                    runtime.block_on(StartupListener::listen(listen, &arguments.options(watcher)?)).map_err(failure)?;
                 return Err(runtime.block_on(stay(&gate, &why, watcher, &mut signals)));
             }
             Err(Failure::Connect(why)) if !is_first => tracing::warn!("{why}; joining again"),
@@ -190,9 +192,10 @@ pub(super) fn serve(arguments: &Arguments, runtime: &Runtime, watcher: &Watcher)
     }
 }
 
-/// What a node does that differs: it tells everybody who asks, until it is asked to end. Beginning again by itself, it
-/// might differ again, and again; whoever runs it should know, and may want to look at it.
-async fn stay(gate: &Gate, why: &str, watcher: &Watcher, signals: &mut Signals) -> Failure {
+/// What a node does whose data differ from the leader's: it refuses every client with the reason, until it is ended.
+/// Beginning again by itself, it might differ again, and again; whoever runs it should know, and may want to look at
+/// it.
+async fn stay(gate: &StartupListener, why: &str, watcher: &Watcher, signals: &mut Signals) -> Failure {
     watcher.stopped(why);
     tracing::error!(
         "{why}; this node has stopped, and answers nobody; end it, and start it again to have it begin anew \
@@ -257,7 +260,7 @@ fn failed(error: Error) -> Failure {
 }
 
 /// Has the server take everybody, with what --init says done if this node leads and the database is new.
-fn lead(promoter: &Promoter, role: Role, script: Option<&str>, told: &Told) -> Result<(), Unled> {
+fn lead(promoter: &LeadershipHandle, role: Role, script: Option<&str>, told: &Told) -> Result<(), Unled> {
     let mut call = None;
     promoter.lead(|database| {
         let is_new = role == Role::Leading && database.tables().is_empty();
@@ -287,7 +290,7 @@ fn lead(promoter: &Promoter, role: Role, script: Option<&str>, told: &Told) -> R
 impl Term<'_> {
     async fn run(
         self,
-        gate: Gate,
+        gate: StartupListener,
         arguments: &Arguments,
         signals: &mut Signals,
         is_first: &mut bool,

@@ -10,7 +10,7 @@ use clap::Args;
 use lockwork::sequencer::{self, Durability};
 use lockwork::sql::{Field, SqlType, statements};
 use lockwork::{Error, Lockwork, OpenOptions};
-use lockwork_server::{Audit, Gate, Options, Page, ServeError, Stage, Tls, Token, Users, Watcher};
+use lockwork_server::{Audit, Options, Page, ServeError, Stage, StartupListener, Tls, Token, Users, Watcher};
 use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -136,7 +136,7 @@ fn serve(
     let connections = arguments.connections;
     let options = Options { connections, users, audit, tls, watcher: watcher.clone(), ..Options::default() };
     // Before there is a folder: where the address cannot be had none is made.
-    let gate = runtime.block_on(Gate::listen(arguments.listen, &options)).map_err(failure)?;
+    let gate = runtime.block_on(StartupListener::listen(arguments.listen, &options)).map_err(failure)?;
     let database = while_starting(runtime, &gate, watcher, || arguments.fill(arguments.open(watcher)?, watcher))?;
     let example = example(&database);
     runtime.block_on(async {
@@ -177,7 +177,12 @@ fn serve(
 }
 
 /// Runs `open` in this thread while clients are told that the server is starting up.
-pub(super) fn while_starting<T>(runtime: &Runtime, gate: &Gate, watcher: &Watcher, open: impl FnOnce() -> T) -> T {
+pub(super) fn while_starting<T>(
+    runtime: &Runtime,
+    gate: &StartupListener,
+    watcher: &Watcher,
+    open: impl FnOnce() -> T,
+) -> T {
     std::thread::scope(|scope| {
         // Dropped when it is open, or has panicked.
         let (_opening, opened) = tokio::sync::oneshot::channel::<()>();

@@ -14,7 +14,7 @@ use lockwork::divided::MAX_PARTS;
 use lockwork::sequencer::io::{Disk, Io, Locking};
 use lockwork_nats::Error as NatsError;
 use lockwork_nats::local::{Servers, lock};
-use lockwork_nats::mend::{Mended, mend};
+use lockwork_nats::repair::{Mended, repair};
 
 use super::engines;
 use super::logging::Format;
@@ -331,7 +331,7 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
         if due > Instant::now() {
             continue;
         }
-        let (next, said) = match mend(servers, options) {
+        let (next, said) = match repair(servers, options) {
             Ok(Mended::Whole) => {
                 // It takes room only.
                 drop(lock(servers).discard());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lockwork::{RequestId, request_id};
 use lockwork_nats::Options;
-use lockwork_nats::survey::{have_all, holdings};
+use lockwork_nats::audit::{have_all, holdings};
 use lockwork_random::Random;
 use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};

@@ -348,7 +348,7 @@ fn a_node_with_a_part_shows_which_others_are_there() {
     assert!(!waits.is_finished(), "{}", one.said());
     signal(one.child.id(), "-TERM");
     assert_eq!(one.ended(), Some(0), "{}", one.said());
-    // It may have been made: that is for who asks again with its id.
+    // The call may have run; a retry with its request id tells.
     let error = waits.join().expect("an error");
     assert!(error.is_closed() || error.code().is_some(), "{error:?}");
 }

@@ -132,7 +132,7 @@ fn odd_requests_are_answered_and_disturb_nobody() {
     let giant = [b"GET / HTTP/1.1\r\nX: ", vec![b'x'; 1 << 20].as_slice(), b"\r\n\r\n"].concat();
     assert!(!sent(&page, &giant).contains("200 OK"));
     drop(idle);
-    // Nobody is in others' way who asks nothing, asks in part, or does not read the answer.
+    // A client that sends nothing, sends half a request, or does not read the answer delays no other one.
     let slow: Vec<_> = (0..300)
         .map(|at| {
             let mut stream = TcpStream::connect(&page).unwrap();

@@ -6,24 +6,25 @@
 //! queue of Calvin with all requests known beforehand, so that it is built by every worker for its own partition of
 //! the records without a lock, and taken down with one atomic decrement an access.
 //!
-//! Three phases with barriers between: *deal* (each worker finds the claims of its share, leaves out those that nobody
-//! conflicts with (`filter.rs`), and deals the others out by record), *plan* (each worker builds the queues of its
-//! partition), *execute* (each worker runs ready transactions; who makes a transaction ready runs it next, because its
-//! cache holds the record).
+//! Five steps, with a barrier after each of the first four. *Find*: each worker finds the claims of its share and notes
+//! them in its filter (`filter.rs`). *Add up*: the filters are merged, so that claims without a conflict are left out.
+//! *Deal*: each worker deals its other claims out by record. *Plan*: each worker builds the queues of its partition.
+//! *Execute*: each worker runs ready transactions; a worker that makes a transaction ready runs it next, because its
+//! cache holds the record.
 //!
 //! Invariants: a transaction's count is one (taken by whoever scans the batch) plus the groups it is in that are not
-//! first, so it comes to zero once. A transaction touches each record once: access sets are merged in the first phase.
+//! first, so it comes to zero once. A transaction touches each record once: access sets are merged when they are found.
 //! Granules of tables are records, too (`read_write_set.rs`), so that a scan sees all or nothing of a transaction, rows
 //! that come and go included.
 //!
-//! **Nothing is foretold wrongly.** Accesses of dependent transactions, and ends of scans, are found on the database as
-//! it is before the plan (`reconnaissance.rs`); a transaction before them in the batch may change what they were found
-//! by. The planner of that record sees it: the queue is in batch order, and says what was to be done to the record so
-//! far. The part is *cut* before the first such transaction: what is before it runs, and the rest is planned again, on
-//! what the database is then. The first transaction of a plan has nothing before it, so every plan runs at least one.
-//! What is before the cut was found rightly (by induction: every change to what it was found by would be claimed by a
-//! transaction before it), so nothing is verified while transactions run and nothing taken back, and batch order stays.
-//! A transaction whose claims cannot be said at all is cut off on both sides.
+//! **Predictions are always valid.** Accesses of dependent transactions, and ends of scans, are found on the database
+//! as it is before the plan (`reconnaissance.rs`); a transaction before them in the batch may change what they were
+//! found by. The planner of that record sees it: the queue is in batch order, and says what was to be done to the
+//! record so far. The part is *cut* before the first such transaction: what is before it runs, and the rest is planned
+//! again, on what the database is then. The first transaction of a plan has nothing before it, so every plan runs at
+//! least one. What is before the cut was found rightly (by induction: every change to what it was found by would be
+//! claimed by a transaction before it), so nothing is verified while transactions run and nothing taken back, and batch
+//! order stays. A transaction whose claims are unknown runs alone: the part is cut before and behind it.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -35,7 +36,7 @@ use std::time::Instant;
 use super::Worker;
 use super::filter::Filter;
 use super::pipeline::execute;
-use super::read_write_set::{Claim, Footprint, Granules, Hold};
+use super::read_write_set::{Claim, Granules, Hold, ReadWriteSet};
 use super::reconnaissance::Reconnaissance;
 use crate::blocks::Blocks;
 use crate::host_engine::Core;
@@ -53,13 +54,13 @@ const EXPLORED_AT_ONCE: usize = 128;
 
 /// A claim on its way from the worker that found it to the one that plans its record.
 #[derive(Clone, Copy, Debug)]
-struct Claimed {
+struct DealtClaim {
     record: u64,
     /// Transaction, counted from the start of the part.
     transaction: u32,
     hold: Hold,
-    does: u8,
-    minds: u8,
+    changes: u8,
+    invalidated_by: u8,
 }
 
 /// A transaction's place in a group.
@@ -89,11 +90,11 @@ struct Tail {
     epoch: u32,
     group: u32,
     hold: Hold,
-    does: u8,
+    changes: u8,
 }
 
 impl Tail {
-    const NONE: Self = Self { record: 0, epoch: 0, group: 0, hold: Hold::ReadWithin, does: 0 };
+    const NONE: Self = Self { record: 0, epoch: 0, group: 0, hold: Hold::ReadWithin, changes: 0 };
 }
 
 /// The queues of one partition.
@@ -110,19 +111,19 @@ struct Plan {
 /// What one worker deals out: a list for each partition.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Lane(UnsafeCell<Vec<Claimed>>);
+struct Lane(UnsafeCell<Vec<DealtClaim>>);
 
-// SAFETY: written by one worker in the first phase, read by one in the second, with a barrier between.
+// SAFETY: one worker writes it when it deals, and one reads it when it plans, with a barrier between.
 unsafe impl Sync for Lane {}
 
 /// What a worker needs to find claims.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Finder {
-    read_write_set: Footprint,
+    read_write_set: ReadWriteSet,
     reconnaissance: Reconnaissance,
     /// All claims of its share, in batch order.
-    wishes: Vec<Claimed>,
+    claims: Vec<DealtClaim>,
 }
 
 #[repr(align(128))]
@@ -152,13 +153,13 @@ pub(super) struct Planned {
 }
 
 impl Plan {
-    fn begin(&mut self, wishes: usize, transactions: usize) {
+    fn begin(&mut self, claims: usize, transactions: usize) {
         self.groups.clear();
         self.members.clear();
         self.first.clear();
         self.first.resize(transactions, NONE);
         self.epoch = self.epoch.wrapping_add(1);
-        let size = (2 * wishes + 16).next_power_of_two();
+        let size = (2 * claims + 16).next_power_of_two();
         if self.tails.len() < size || self.epoch == 0 {
             self.tails.clear();
             self.tails.resize(size, Tail::NONE);
@@ -169,7 +170,7 @@ impl Plan {
     /// Appends a wish to the queue of its record. Returns whether the transaction has to wait for that record, or
     /// nothing if what it minds may have been done by then.
     #[inline(always)]
-    fn append(&mut self, wish: Claimed) -> Option<bool> {
+    fn append(&mut self, wish: DealtClaim) -> Option<bool> {
         let mask = self.tails.len() - 1;
         // Partitions take the top bits, so the low ones spread within a partition.
         let mut slot = wish.record as usize & mask;
@@ -181,10 +182,10 @@ impl Plan {
         if !known {
             tail = Tail { record: wish.record, epoch: self.epoch, ..Tail::NONE };
         }
-        if wish.minds & tail.does != 0 {
+        if wish.invalidated_by & tail.changes != 0 {
             return None;
         }
-        tail.does |= wish.does;
+        tail.changes |= wish.changes;
         let joins = known && wish.hold.compatible(tail.hold);
         let number = self.members.len() as u32;
         let group = if joins {
@@ -246,7 +247,7 @@ impl Graph {
         let size = team.size();
         self.granules.prepare(&core.registry, &core.database);
         self.finders.resize_with(self.finders.len().max(size), Mutex::default);
-        let claims = |finder: &mut Mutex<Finder>| finder.get_mut().expect("no worker panicked").wishes.len();
+        let claims = |finder: &mut Mutex<Finder>| finder.get_mut().expect("no worker panicked").claims.len();
         let claims = self.finders.iter_mut().map(claims).sum::<usize>();
         self.filter.prepare(size, claims.max(2 * range.len()));
         self.lanes.resize_with(self.lanes.len().max(size * size), Lane::default);
@@ -304,7 +305,7 @@ impl Job<'_> {
         // SAFETY: this is that worker.
         let bits = unsafe { self.graph.filter.begin(number) };
         let finder = &mut *self.graph.finders[number].lock().expect("no worker panicked");
-        finder.wishes.clear();
+        finder.claims.clear();
         let mine = share(&(0..self.range.len()), number, self.size);
         let mut dependent = Vec::with_capacity(EXPLORED_AT_ONCE);
         for start in mine.clone().step_by(EXPLORED_AT_ONCE) {
@@ -335,28 +336,34 @@ impl Job<'_> {
                     self.cut.fetch_min(transaction, Ordering::Relaxed);
                     return;
                 }
-                for &Claim { record, hold, does, minds } in read_write_set.claims() {
+                for &Claim { record, hold, changes, invalidated_by } in read_write_set.claims() {
                     self.graph.filter.note(bits, record, hold);
-                    finder.wishes.push(Claimed { record, transaction: transaction as u32, hold, does, minds });
+                    finder.claims.push(DealtClaim {
+                        record,
+                        transaction: transaction as u32,
+                        hold,
+                        changes,
+                        invalidated_by,
+                    });
                 }
             }
         }
     }
 
-    /// Then those that may conflict are dealt out by record.
+    /// The third step: deals out by record the claims that may conflict.
     fn deal(&self, number: usize) {
         let lanes = &self.graph.lanes[number * self.size..][..self.size];
         let mut dealt: Vec<_> = lanes
             .iter()
             .map(|lane| {
-                // SAFETY: in the first phase a worker's lanes are its own.
+                // SAFETY: until the barrier behind this step a worker's lanes are its own.
                 let lane = unsafe { &mut *lane.0.get() };
                 lane.clear();
                 lane
             })
             .collect();
         let finder = self.graph.finders[number].lock().expect("no worker panicked");
-        for wish in &finder.wishes {
+        for wish in &finder.claims {
             // SAFETY: the bits were added up.
             if unsafe { self.graph.filter.may_conflict(wish.record) } {
                 // The top bits choose the partition.

@@ -48,7 +48,7 @@ use crate::team::{Team, share};
 use graph::Graph;
 use partition::Partitions;
 use pipeline::Pipeline;
-pub(crate) use read_write_set::{Claim, Footprint, Granules};
+pub(crate) use read_write_set::{Claim, Granules, ReadWriteSet};
 use tuner::Tuner;
 
 /// Bytes of blocks that are partitioned at a time: about what the caches nearest to the workers hold, because a block

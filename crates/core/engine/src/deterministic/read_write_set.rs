@@ -1,4 +1,4 @@
-//! Footprints: what one transaction claims of the database, as a planner compares it.
+//! Read/write sets: what one transaction claims of the database, as a planner compares it.
 //!
 //! A transaction claims records by the hash of their key and *granules* of tables whose ranges are claimed. A granule
 //! is the keys with the same leading bits, so that a table is cut into neighbouring ranges without keeping a list of
@@ -87,9 +87,9 @@ pub(crate) struct Claim {
     pub(crate) record: u64,
     pub(crate) hold: Hold,
     /// What the transaction may change of it: bits of [`change`].
-    pub(crate) does: u8,
+    pub(crate) changes: u8,
     /// What must not have been changed since the transaction was looked at, else its read/write set may be another one.
-    pub(crate) minds: u8,
+    pub(crate) invalidated_by: u8,
 }
 
 /// How one table is cut.
@@ -153,7 +153,7 @@ impl Granules {
     }
 
     /// Follows the ranges that were claimed since it was called last.
-    pub(crate) fn follow<'a>(&mut self, footprints: impl Iterator<Item = &'a mut Footprint>) {
+    pub(crate) fn follow<'a>(&mut self, footprints: impl Iterator<Item = &'a mut ReadWriteSet>) {
         for read_write_set in footprints {
             for (table, bits) in read_write_set.ranges.drain(..) {
                 let cut = &mut self.cuts[usize::from(table)];
@@ -214,7 +214,7 @@ const FEW: usize = 12;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Footprint {
+pub(crate) struct ReadWriteSet {
     accesses: Vec<KeyAccess>,
     /// Each name once.
     claims: Vec<Claim>,
@@ -226,7 +226,7 @@ pub(crate) struct Footprint {
     ranges: Vec<(u16, u32)>,
 }
 
-impl Footprint {
+impl ReadWriteSet {
     /// Begins the read/write set of another transaction.
     #[inline]
     pub(crate) fn clear(&mut self) {
@@ -285,8 +285,14 @@ impl Footprint {
             if access.known < Key::BYTES {
                 let (first, last) = access.key.span(access.known);
                 let hold = if access.operation.writes() { Hold::Write } else { Hold::Read };
-                let does = changes(access.operation) | within(access.operation);
-                return self.range(granules, table, &first, &last, Claim { record: 0, hold, does, minds: 0 });
+                let changes = changes(access.operation) | within(access.operation);
+                return self.range(
+                    granules,
+                    table,
+                    &first,
+                    &last,
+                    Claim { record: 0, hold, changes, invalidated_by: 0 },
+                );
             }
             let store = &registered.tables[usize::from(access.slot)];
             self.claim_known(granules, store, table, access.operation, &access.key, usize::from(access.limit))
@@ -314,7 +320,7 @@ impl Footprint {
         true
     }
 
-    /// Claims a row, or the place of one. `minds`: see [`Claim::minds`].
+    /// Claims a row, or the place of one. `invalidated_by`: see [`Claim::invalidated_by`].
     #[inline(always)]
     pub(crate) fn point(
         &mut self,
@@ -323,7 +329,7 @@ impl Footprint {
         operation: Operation,
         key: &Key,
         hash: u64,
-        minds: u8,
+        invalidated_by: u8,
     ) {
         let cut = &granules.cuts[usize::from(table)];
         if !cut.changes {
@@ -334,17 +340,24 @@ impl Footprint {
             true => (Hold::Write, Hold::WriteWithin),
             false => (Hold::Read, Hold::ReadWithin),
         };
-        self.claim(Claim { record, hold, does: changes(operation), minds });
+        self.claim(Claim { record, hold, changes: changes(operation), invalidated_by });
         if cut.written || cut.read && operation.writes() {
             let record = granule_name(table, cut.granule(key));
-            self.claim(Claim { record, hold: inside, does: within(operation), minds });
+            self.claim(Claim { record, hold: inside, changes: within(operation), invalidated_by });
         }
     }
 
     /// Claims the range that a scan reads. Returns false if it is too wide. A removal in it would make the scan longer;
-    /// `minds` says what else must not have happened there.
-    pub(crate) fn scan(&mut self, granules: &Granules, table: u16, first: &Key, last: &Key, minds: u8) -> bool {
-        let claim = Claim { record: 0, hold: Hold::Read, does: 0, minds: minds | change::REMOVES };
+    /// `invalidated_by` says what else must not have happened there.
+    pub(crate) fn scan(
+        &mut self,
+        granules: &Granules,
+        table: u16,
+        first: &Key,
+        last: &Key,
+        invalidated_by: u8,
+    ) -> bool {
+        let claim = Claim { record: 0, hold: Hold::Read, changes: 0, invalidated_by: invalidated_by | change::REMOVES };
         self.range(granules, table, first, last, claim)
     }
 
@@ -379,8 +392,8 @@ impl Footprint {
             Some(place) => {
                 let known = &mut self.claims[place];
                 known.hold = known.hold.join(claim.hold);
-                known.does |= claim.does;
-                known.minds |= claim.minds;
+                known.changes |= claim.changes;
+                known.invalidated_by |= claim.invalidated_by;
             }
             None => self.claims.push(claim),
         }

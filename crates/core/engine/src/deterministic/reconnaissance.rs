@@ -8,10 +8,10 @@
 //! where it waits for memory.
 //!
 //! What was found holds only as long as nobody changes what the run has read. So every access whose answer it waited
-//! for *minds* changes ([`super::read_write_set::Claim::minds`]), and the planner, who sees all claims before it in
-//! batch order, knows before anything runs whether the transaction will touch what was found. If somebody before it may
-//! write what it has read, it is explored again when they have run (`graph.rs`). Calvin lets such a transaction run,
-//! finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
+//! for *minds* changes ([`super::read_write_set::Claim::invalidated_by`]), and the planner, who sees all claims before
+//! it in batch order, knows before anything runs whether the transaction will touch what was found. If somebody before
+//! it may write what it has read, it is explored again when they have run (`graph.rs`). Calvin lets such a transaction
+//! run, finds out, and puts it behind the others; here nothing has to be taken back and batch order stays.
 //!
 //! Trade-off: a row that is written counts as changed, whichever of its columns was meant, unless the run only asked
 //! whether it is there.
@@ -26,7 +26,7 @@ use lockwork_procedure::key::Key;
 use lockwork_procedure::schema::ROW_HEADER_BYTES;
 use lockwork_storage::{RowPtr, Table};
 
-use super::read_write_set::{Footprint, Granules, change};
+use super::read_write_set::{Granules, ReadWriteSet, change};
 use crate::exclusive::ScanWriter;
 use crate::registry::Registered;
 
@@ -67,8 +67,8 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Sketch {
     seen: Vec<Seen>,
-    /// It cannot be said without running the transaction: it meets its own effects.
-    unclear: bool,
+    /// Reconnaissance cannot find its accesses: it meets its own effects.
+    unpredictable: bool,
 }
 
 /// A transaction on reconnaissance.
@@ -80,9 +80,9 @@ struct Run<'a> {
     context: Context,
 }
 
-/// Room for one transaction on reconnaissance.
+/// Memory for one transaction on reconnaissance.
 #[derive(Debug, Default)]
-struct Room {
+struct Workspace {
     registers: Vec<i64>,
     cps: Vec<u32>,
     block: Vec<u64>,
@@ -94,7 +94,7 @@ struct Room {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Reconnaissance {
-    rooms: Vec<Room>,
+    rooms: Vec<Workspace>,
     sketches: Vec<Sketch>,
 }
 
@@ -105,7 +105,7 @@ impl Reconnaissance {
     /// Each block is a block of its procedure, and nobody changes it, or any row, meanwhile.
     pub(super) unsafe fn explore(&mut self, calls: &[(&Registered, *const u8)], window: usize) {
         self.sketches.resize_with(self.sketches.len().max(calls.len()), Sketch::default);
-        self.rooms.resize_with(self.rooms.len().max(window.max(1)), Room::default);
+        self.rooms.resize_with(self.rooms.len().max(window.max(1)), Workspace::default);
         let mut free: Vec<usize> = (0..self.rooms.len()).collect();
         let mut runs = VecDeque::with_capacity(free.len());
         let mut next = 0;
@@ -118,7 +118,7 @@ impl Reconnaissance {
                 unsafe { self.rooms[place].enter(registered, block) };
                 let sketch = &mut self.sketches[next];
                 sketch.seen.clear();
-                sketch.unclear = false;
+                sketch.unpredictable = false;
                 runs.push_back(Run { registered, sketch: next, place, context: Context::at(0) });
                 next += 1;
             }
@@ -138,10 +138,10 @@ impl Reconnaissance {
         call: usize,
         granules: &Granules,
         registered: &Registered,
-        claims: &mut Footprint,
+        claims: &mut ReadWriteSet,
     ) -> bool {
         let sketch = &self.sketches[call];
-        !sketch.unclear
+        !sketch.unpredictable
             && sketch.seen.iter().all(|seen| {
                 let awaited = seen.stage != Stage::Issued;
                 if seen.operation == Operation::Scan {
@@ -151,21 +151,21 @@ impl Reconnaissance {
                         return true;
                     }
                     let last = table.nth_key(&seen.key, limit);
-                    let minds = if awaited { change::WRITES | change::WRITES_WITHIN } else { 0 };
-                    return claims.scan(granules, seen.table, &seen.key, &last.unwrap_or(Key::MAX), minds);
+                    let invalidated_by = if awaited { change::WRITES | change::WRITES_WITHIN } else { 0 };
+                    return claims.scan(granules, seen.table, &seen.key, &last.unwrap_or(Key::MAX), invalidated_by);
                 }
-                let minds = match (awaited, seen.only_whether) {
+                let invalidated_by = match (awaited, seen.only_whether) {
                     (true, true) => change::KEYS,
                     (true, false) => change::WRITES,
                     (false, _) => 0,
                 };
-                claims.point(granules, seen.table, seen.operation, &seen.key, seen.hash, minds);
+                claims.point(granules, seen.table, seen.operation, &seen.key, seen.hash, invalidated_by);
                 true
             })
     }
 }
 
-impl Room {
+impl Workspace {
     /// # Safety
     /// `block` is a block of the procedure.
     unsafe fn enter(&mut self, registered: &Registered, block: *const u8) {
@@ -185,7 +185,7 @@ impl Room {
     /// # Safety
     /// As [`Reconnaissance::explore`].
     unsafe fn go_on(&mut self, run_: &mut Run<'_>, sketches: &mut [Sketch]) -> bool {
-        let Room { registers, cps, block, rows, rows_used } = self;
+        let Workspace { registers, cps, block, rows, rows_used } = self;
         let sketch = &mut sketches[run_.sketch];
         let registered = run_.registered;
         let mut host = ReconnaissanceHost { registered, sketch, asked: 0, rows, rows_used };
@@ -208,7 +208,7 @@ impl Room {
             }
             Stop::Committed | Stop::Aborted(_) => true,
             Stop::Conflict | Stop::Failed(_) => {
-                sketch.unclear = true;
+                sketch.unpredictable = true;
                 true
             }
         }
@@ -251,7 +251,7 @@ impl Host for ReconnaissanceHost<'_> {
             table.prefetch(hash);
             let same = |other: &Seen| (other.table, other.key) == (id, key) && other.operation != Operation::Scan;
             let meets = |other: &Seen| same(other) && (operation.writes() || other.operation.writes());
-            self.sketch.unclear |= self.sketch.seen.len() >= MAX_ACCESSES || self.sketch.seen.iter().any(meets);
+            self.sketch.unpredictable |= self.sketch.seen.len() >= MAX_ACCESSES || self.sketch.seen.iter().any(meets);
         }
         *cp = self.sketch.seen.len() as u32;
         self.sketch.seen.push(seen);
@@ -259,7 +259,7 @@ impl Host for ReconnaissanceHost<'_> {
 
     fn answer(&mut self, cps: &mut [u32], cp: usize) -> Answer {
         self.asked = cps[cp] as usize;
-        if self.sketch.unclear {
+        if self.sketch.unpredictable {
             return Answer::Conflict;
         }
         let registered = self.registered;
@@ -328,7 +328,7 @@ impl ReconnaissanceHost<'_> {
             other.table == seen.table && matches!(other.operation, Operation::Insert | Operation::Update)
         };
         if self.sketch.seen.iter().any(own) {
-            self.sketch.unclear = true;
+            self.sketch.unpredictable = true;
             return 0;
         }
         let mut writer = ScanWriter::new(table, &seen.request);
@@ -389,7 +389,7 @@ mod tests {
         let mut reconnaissance = Reconnaissance::default();
         // SAFETY: they are blocks of the procedure, and nothing else runs.
         unsafe { reconnaissance.explore(&calls, 16) };
-        let made = |at: usize| (reconnaissance.sketches[at].unclear, reconnaissance.sketches[at].seen.len());
+        let made = |at: usize| (reconnaissance.sketches[at].unpredictable, reconnaissance.sketches[at].seen.len());
         assert!(!made(0).0 && made(0).1 <= 21, "{:?}", made(0));
         for at in [1, 2] {
             assert_eq!(made(at), (true, MAX_ACCESSES + 1));

@@ -1,4 +1,4 @@
-//! Calm in a storm of conflicts.
+//! Starvation: a transaction that meets conflict after conflict runs exclusively.
 //!
 //! Under timestamp ordering transactions can go on making each other come too late: whoever begins again is younger,
 //! and may have touched a row before an older one gets there. Boosts (`clock.rs`) break most of such rings, but those

@@ -137,7 +137,7 @@ fn key_of<'a>(table: &Table, request: &Request) -> (Key, &'a [u8]) {
 
 impl LockingHost<'_> {
     /// The answer of an instruction that takes effect when it is issued. There is no waiting here: a lock that is not
-    /// to be had is a conflict.
+    /// available is a conflict.
     #[cold]
     fn answer_at_once(&mut self, cp: &mut Cp) -> Answer {
         if let Err(code) = self.find(cp) {

@@ -5,7 +5,8 @@ const MAX_COMPARED: usize = 64;
 /// How many names a message lists when none is near.
 const MAX_LISTED: usize = 8;
 
-/// How a message about an unknown `name` ends: the nearest candidate as a question, else what there is, else nothing.
+/// How a message about an unknown `name` ends: the nearest candidate as a question, else the list of candidates, else
+/// nothing.
 pub(super) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let mut nearest: Option<(usize, &str)> = None;
     let mut listed: Vec<&str> = Vec::new();

@@ -209,7 +209,7 @@ fn a_session_that_the_dead_left_damaged_is_passed_over() {
     assert_ne!(session.number(), lost);
     session.try_lock(5, LockMode::Exclusive).unwrap();
     session.lock_within(3, LockMode::Exclusive, crate::support::LONG).unwrap();
-    // So does who asks for the line that the list has lost.
+    // So does a request for the line that the list has lost.
     session.try_lock(4, LockMode::Exclusive).unwrap();
     assert!(refused(locks.clean_up()).contains("line 99 of the lock table is damaged"));
     assert_eq!(locks.table().check(lost).unwrap_err().line, 99);

@@ -18,7 +18,7 @@ const KILLS: u32 = 2000;
 const SIDE_BY_SIDE: usize = 8;
 /// All keys of the scenarios.
 const KEYS: std::ops::Range<u64> = 1..17;
-/// Within this all locks of a dead process are to be had. It is a few naps; the rest is for a busy machine.
+/// Within this time all locks of a dead process can be acquired. It is a few backoffs; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(2);
 
 /// For so long locks are held that a process is not to get.
@@ -105,7 +105,7 @@ impl Arena {
         is_there
     }
 
-    /// All locks are to be had soon, and nothing is left of the dead.
+    /// All locks can be acquired soon, and nothing is left of the dead.
     fn check(&self, scenario: &Scenario, writes: u32, number: SessionNumber, busy: bool) {
         let what = || format!("{}, killed before write {writes}", scenario.name);
         let begin = Instant::now();

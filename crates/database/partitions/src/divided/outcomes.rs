@@ -7,7 +7,7 @@ use lockwork_procedure::block::Batch;
 
 use super::reach::turn;
 use super::{Core, behind};
-use crate::core::malformed;
+use crate::coordinator::malformed;
 use crate::dispatch::{admit, set_result, take_result};
 use crate::message::{CALLS, FAILED, FOOTPRINT, LOOK, OUTCOMES, READY, RESULTS, SETTLE, SETTLED, SHARE};
 use crate::ordered::{Participants, put_call};

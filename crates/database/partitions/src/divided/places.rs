@@ -10,7 +10,7 @@ use lockwork_storage::{Database, Table};
 
 use super::Core;
 use super::outcomes::Outcomes;
-use crate::core::malformed;
+use crate::coordinator::malformed;
 use crate::exchange::Share;
 use crate::layout::Spread;
 use crate::member::lock;

@@ -27,7 +27,7 @@ use super::shares::Shares;
 use super::transaction::Block;
 use super::{End, Member, lock};
 use crate::access::Access;
-use crate::fetch::{Here, fetched};
+use crate::fetch::{LocalPartition, fetched};
 use crate::layout::cuts;
 use crate::message::{FETCH, FETCHED, FOOTPRINT, GOT, LOOKING, OUTCOMES, SETTLED, SHARE, VALUES};
 use crate::partition;
@@ -403,7 +403,7 @@ impl Member {
                 });
             }
             lock(engine).with_database(&mut |database| {
-                let here = Here { layout, database, me };
+                let here = LocalPartition { layout, database, me };
                 attempt.outstanding = here.fetch(&mut attempt.accesses, attempt.question, peers);
             })?;
         }
@@ -423,7 +423,7 @@ impl Member {
         let layout = layout.as_ref().expect("it was begun");
         let mut taken = Ok(());
         lock(engine).with_database(&mut |database| {
-            taken = Here { layout, database, me: *me }.take(&mut attempt.accesses, number, reader);
+            taken = LocalPartition { layout, database, me: *me }.take(&mut attempt.accesses, number, reader);
         })?;
         taken?;
         attempt.outstanding -= 1;

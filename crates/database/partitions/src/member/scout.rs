@@ -10,7 +10,7 @@ use lockwork_engine::registry::Registered;
 use super::transaction::{Block, put_footprint};
 use super::{End, Member, lock};
 use crate::access::Access;
-use crate::fetch::{Here, fetched};
+use crate::fetch::{LocalPartition, fetched};
 use crate::ordered::Participants;
 use crate::wire::{Malformed, Put, Reader};
 
@@ -57,7 +57,7 @@ impl Member {
             let Self { engine, layout, peers, me, .. } = self;
             let layout = layout.as_ref().expect("it was begun");
             lock(engine).with_database(&mut |database| {
-                let here = Here { layout, database, me: *me };
+                let here = LocalPartition { layout, database, me: *me };
                 scout.outstanding = here.fetch(&mut scout.accesses, id as u32, peers);
             })?;
         }
@@ -73,7 +73,7 @@ impl Member {
         let layout = layout.as_ref().expect("it was begun");
         let mut taken = Ok(());
         lock(engine).with_database(&mut |database| {
-            taken = Here { layout, database, me: *me }.take(&mut scout.accesses, number, reader);
+            taken = LocalPartition { layout, database, me: *me }.take(&mut scout.accesses, number, reader);
         })?;
         taken?;
         scout.outstanding -= 1;

@@ -20,7 +20,7 @@ use super::said::{put_outcome, put_result};
 use super::transaction::Transaction;
 use super::{AT_ONCE, End, Going, Member, lock};
 use crate::access::Effect;
-use crate::fetch::{Here, fetched};
+use crate::fetch::{LocalPartition, fetched};
 use crate::layout::Layout;
 use crate::partition;
 use crate::wire::{Malformed, Put, Reader};
@@ -75,7 +75,7 @@ impl Member {
         let Self { engine, layout, said, me, slots, values: told, .. } = self;
         let layout = layout.as_ref().expect("it was begun");
         lock(engine).with_database(&mut |database| {
-            let here = Here { layout, database, me: *me };
+            let here = LocalPartition { layout, database, me: *me };
             untold(slots, wave, |transaction| here.prefetch(&transaction.accesses));
             untold(slots, wave, |transaction| {
                 told.clear();
@@ -131,7 +131,7 @@ impl Member {
             all.filter(|transaction| transaction.participants.active & 1 << *me != 0 && transaction.awaited == 0)
         };
         lock(engine).with_database(&mut |database| {
-            let here = Here { layout, database, me: *me };
+            let here = LocalPartition { layout, database, me: *me };
             ready().for_each(|transaction| here.prefetch(&transaction.accesses));
         })?;
         Ok(())
@@ -206,7 +206,7 @@ impl Member {
         let Self { engine, layout, slots, arrived, runnable, me, apart, .. } = self;
         let (layout, mut taken) = (layout.as_ref().expect("it was begun"), Ok(()));
         lock(engine).with_database(&mut |database| {
-            let here = Here { layout, database, me: *me };
+            let here = LocalPartition { layout, database, me: *me };
             taken = arrived.drain(..).try_for_each(|(slot, values)| {
                 let Values { from, frame, place } = values;
                 let transaction = slots[slot as usize].as_mut();

@@ -100,7 +100,7 @@ impl Set {
     pub(crate) fn begin(&mut self, number: usize) -> Result<(), Error> {
         self.nodes[number] = None;
         self.cut(number, false);
-        self.begun[number] = self.journals[number].extent().unwrap().next;
+        self.begun[number] = self.journals[number].log_range().unwrap().next;
         let node = NodeOptions {
             may_lead: self.may_lead,
             lease: self.lease,
@@ -239,7 +239,7 @@ impl Set {
     /// Money and digests of the parts, when all of them are as far as the journal.
     pub(crate) fn settled(&mut self) -> (i64, Vec<String>) {
         until(|| {
-            let next = self.journals[0].extent().unwrap().next;
+            let next = self.journals[0].log_range().unwrap().next;
             let far = |node: &Option<Sequencer>| node.as_ref().unwrap().handle().node().unwrap().next == next;
             if self.nodes.iter().all(far) { Ok(()) } else { Err(format!("{:?}", self.status())) }
         });

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use lockwork_storage::Digest;
 
-use super::{Ordered, Parted};
+use super::{Ordered, PartitionedOrder};
 use crate::error::Error;
 use crate::format::frame::RecordKind;
 use crate::journal::election::Membership;
@@ -155,7 +155,7 @@ impl Digests {
     }
 }
 
-impl Parted {
+impl PartitionedOrder {
     /// Until when the leader may sleep at most, because of the next digests.
     pub(super) fn until_digest(&self) -> Option<Duration> {
         if !self.leads() || !self.has_room() || self.shared.trouble().is_some() {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use super::{PLACE_BITS, Parted};
+use super::{PLACE_BITS, PartitionedOrder};
 use crate::checkpoint::snapshot::{Snapshot, Step};
 use crate::checkpoint::write::{CheckpointReport, Piece, Task};
 use crate::error::Error;
@@ -20,7 +20,7 @@ use crate::order::ROWS_BYTES;
 /// Megabytes that may wait to be written, about.
 const PIECES: usize = 16;
 
-impl Parted {
+impl PartitionedOrder {
     /// Makes the checkpoint of this part at a record that was just met.
     pub(super) fn cut(&mut self, number: u64) -> Result<CheckpointReport, Error> {
         let start = self.shared.threads.now();

@@ -6,7 +6,7 @@ use lockwork_engine::Place;
 use lockwork_procedure::block::{Batch, HEADER_BYTES, Status, abort};
 
 use super::own::Own;
-use super::{Ordered, PLACE_BITS, Parted, run};
+use super::{Ordered, PLACE_BITS, PartitionedOrder, run};
 use crate::error::Error;
 use crate::format::calls;
 use crate::format::frame::{self, RecordKind};
@@ -15,8 +15,8 @@ use crate::log::writer::Unit;
 use crate::order::{Callers, Request, pick};
 use crate::requests::Call;
 
-impl Parted {
-    /// Gives the journal what nothing may be pending for.
+impl PartitionedOrder {
+    /// Appends to the log a record that needs an empty queue of pending calls.
     pub(super) fn give_alone(&mut self, request: Request) {
         match request {
             Request::Define { definition, reply } => match self.may_define(&definition) {
@@ -150,7 +150,7 @@ impl Parted {
         let (requests, threads) = (self.requests.clone(), self.shared.threads.clone());
         // Never more is pending than this thread has room for, so it never waits for the publisher that waits for it.
         let done = Box::new(move |outcome| drop(threads.send(&requests, Request::Appended(outcome))));
-        let unit = Unit { segment: None, bytes, frames: vec![0], next: self.giving, needed: true, done };
+        let unit = Unit { segment: None, bytes, frames: vec![0], next: self.giving, requires_durability: true, done };
         if units.send(unit).is_err() {
             self.end_if(Err(Error::Superseded));
         }

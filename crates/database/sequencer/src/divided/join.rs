@@ -13,7 +13,7 @@ use super::compare::Digests;
 use super::own::Own;
 use super::parts::PartJournal;
 use super::streams::Streams;
-use super::{PLACE_BITS, Parted};
+use super::{PLACE_BITS, PartitionedOrder};
 use crate::begin::{Begun, begin};
 use crate::error::Error;
 use crate::io::Io;
@@ -47,7 +47,7 @@ impl Sequencer {
     /// Checkpoints are of all parts at one record, or of none; such a node begins with the newest that is whole.
     ///
     /// Transactions of several calls ([`Handle::step_then`]) are refused. Reads see the rows of this part alone, as of
-    /// one record; those of all parts are had by [`Handle::gather_then`].
+    /// one record; [`Handle::gather_then`] reads those of all partitions.
     ///
     /// # Errors
     /// As there; [`Error::Option`], when the journal is of nodes that have everything, or of another number of parts or
@@ -68,7 +68,8 @@ impl Sequencer {
         journal.refuse_others()?;
         let journal: Arc<dyn Journal> = Arc::new(journal);
         let begun = begin(&*journal, &*io, path, &options, &mut *engine, progress)?;
-        let Begun { directory, lock, mut report, extent, catalogue, definitions, dedup, chain, next, streams } = begun;
+        let Begun { directory, lock, mut report, log_range, catalogue, definitions, dedup, chain, next, streams } =
+            begun;
         let threads = node.threads.clone();
         let fresh = threads.fresh();
         engine.begin(next << PLACE_BITS)?;
@@ -77,7 +78,7 @@ impl Sequencer {
         let mut node = Node::new(journal.clone(), node, chain, catalogue.clone(), fresh);
         node.decoder.divided = true;
         let (membership, node_options) = (node.membership.clone(), node.options.clone());
-        membership.saw(extent);
+        membership.saw(log_range);
         let mut shared = Shared::of_node(next, membership.clone(), threads.clone());
         shared.interrupt = Some(engine.interrupt());
         shared.streams = streams.progress();
@@ -88,7 +89,7 @@ impl Sequencer {
         let procedures = (0..count).filter_map(|id| engine.procedure(id)).collect();
         let (requests, taken) = sync_channel(REQUESTS);
         let (digests, comparer) = Digests::start((&journal, part), node.options.compares, &membership, &requests)?;
-        let parted = Parted {
+        let parted = PartitionedOrder {
             engine,
             options,
             io,

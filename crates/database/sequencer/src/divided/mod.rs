@@ -116,7 +116,7 @@ enum Ordered {
 }
 
 /// See the module.
-pub(crate) struct Parted {
+pub(crate) struct PartitionedOrder {
     engine: Box<dyn Divided>,
     options: Options,
     io: Arc<dyn Io>,
@@ -154,7 +154,7 @@ pub(crate) struct Parted {
     closing: Option<Reply<()>>,
 }
 
-impl Parted {
+impl PartitionedOrder {
     fn run(mut self, requests: &Receiver<Request>) {
         let threads = self.shared.threads.clone();
         while self.closing.is_none() {
@@ -424,8 +424,8 @@ impl Parted {
         // First, because the order may name what only one of the stream's servers has.
         let end = self.streams.end(index, (&self.shared, membership))?;
         // Others lead, and there may be more at any time.
-        let extent = self.node.journal.extent().map_err(|error| Error::Unreachable(error.to_string()))?;
-        self.catch_up(extent.next)?;
+        let log_range = self.node.journal.log_range().map_err(|error| Error::Unreachable(error.to_string()))?;
+        self.catch_up(log_range.next)?;
         self.sequence(end)
     }
 

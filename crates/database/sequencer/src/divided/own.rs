@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use lockwork_procedure::block::Batch;
 
-use super::Parted;
+use super::PartitionedOrder;
 use crate::error::Error;
 use crate::format::frame::{self, RecordKind};
 use crate::journal::election::{Election, Membership, NodeOptions, Role, holder};
@@ -121,7 +121,7 @@ impl Own {
     }
 }
 
-impl Parted {
+impl PartitionedOrder {
     /// Gives calls to the stream of this node.
     pub(super) fn give_to_stream(
         &mut self,
@@ -144,7 +144,7 @@ impl Parted {
                 drop(threads.send(&requests, Request::NotAppended { number, error }));
             }
         });
-        let unit = Unit { segment: None, bytes, frames: vec![0], next: own.giving, needed: true, done };
+        let unit = Unit { segment: None, bytes, frames: vec![0], next: own.giving, requires_durability: true, done };
         if units.send(unit).is_err() {
             self.end_if(Err(Error::Superseded));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::io::File;
-use crate::journal::{Entry, Extent, Journal, Key, Messages, Run, Unappended, Unreachable};
+use crate::journal::{AppendError, Entry, Journal, Key, LogRange, Messages, Run, Unreachable};
 
 /// Bits of a checkpoint's number in the journal for the part.
 const PART_BITS: u32 = 6;
@@ -36,7 +36,7 @@ impl PartJournal {
     pub(super) fn refuse_others(&self) -> Result<(), Error> {
         let failed = |error: Unreachable| Error::Unreachable(error.to_string());
         // First, so that checkpoints behind which it is cut are among those that are found.
-        let is_cut = self.journal.extent().map_err(failed)?.first > 1;
+        let is_cut = self.journal.log_range().map_err(failed)?.first > 1;
         let names = self.journal.checkpoints().map_err(failed)?;
         let theirs = names.iter().map(|name| (name & ((1 << PART_BITS) - 1)) + 1).max().unwrap_or(self.parts);
         // Fewer are also found while not all parts have handed in their first one.
@@ -62,7 +62,7 @@ impl Journal for PartJournal {
         self.journal.most_bytes()
     }
 
-    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>) {
         self.journal.append(first, messages)
     }
 
@@ -70,8 +70,8 @@ impl Journal for PartJournal {
         self.journal.read(first, most_bytes, wait)
     }
 
-    fn extent(&self) -> Result<Extent, Unreachable> {
-        self.journal.extent()
+    fn log_range(&self) -> Result<LogRange, Unreachable> {
+        self.journal.log_range()
     }
 
     fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {

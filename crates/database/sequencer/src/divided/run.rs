@@ -9,7 +9,7 @@ use lockwork_engine::{Divided, Place};
 use lockwork_procedure::block::{Batch, Status, abort};
 use lockwork_procedure::request::RequestId;
 
-use super::{PLACE_BITS, Parted};
+use super::{PLACE_BITS, PartitionedOrder};
 use crate::decode::Item;
 use crate::error::Error;
 use crate::format::frame::RecordKind;
@@ -31,7 +31,7 @@ pub(super) fn head(part: u16, parts: u16) -> [u8; HEAD] {
     [a, b, c, d]
 }
 
-impl Parted {
+impl PartitionedOrder {
     /// Reads and runs what the journal has before this record, and returns when there was nothing more.
     pub(super) fn catch_up(&mut self, until: u64) -> Result<(), Error> {
         while self.next < until {

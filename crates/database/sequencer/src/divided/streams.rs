@@ -34,7 +34,7 @@ use lockwork_engine::Place;
 
 use super::own::Given;
 use super::run::head;
-use super::{Ordered, PLACE_BITS, Parted, RECORD_COST};
+use super::{Ordered, PLACE_BITS, PartitionedOrder, RECORD_COST};
 use crate::error::Error;
 use crate::format::Cursor;
 use crate::format::calls::runs;
@@ -70,7 +70,7 @@ struct Piece {
     done: SyncSender<()>,
 }
 
-/// How far a stream is, for who asks how a node stands.
+/// How far a stream has been read, for the status of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// The last message that is merged.
@@ -352,7 +352,7 @@ impl Streams {
     }
 }
 
-impl Parted {
+impl PartitionedOrder {
     /// Messages of a stream were read.
     pub(super) fn streamed(&mut self, stream: usize, messages: &Messages, done: SyncSender<()>) -> Result<(), Error> {
         let taken = &mut self.streams.all[stream];

@@ -12,7 +12,7 @@ use lockwork_procedure::schema::{Catalog, ROW_HEADER_BYTES, TableSchema};
 use lockwork_storage::StorageError;
 
 use super::run::{HEAD, head};
-use super::{Ordered, PLACE_BITS, Parted};
+use super::{Ordered, PLACE_BITS, PartitionedOrder};
 use crate::error::Error;
 use crate::format::Cursor;
 use crate::format::frame::RecordKind;
@@ -94,7 +94,7 @@ fn gather_of(payload: &[u8]) -> Result<(u64, Vec<u16>), String> {
     Ok((most, tables))
 }
 
-impl Parted {
+impl PartitionedOrder {
     /// The number of a table, and its schema.
     fn table(&self, name: &str) -> Result<(u16, &TableSchema), Error> {
         let tables = self.catalogue.tables.as_slice();

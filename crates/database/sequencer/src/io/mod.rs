@@ -1,6 +1,6 @@
 //! What durability needs of an operating system, as two traits, so that a test can fail, tear, delay or lose any call.
 //!
-//! [`Disk`] is the real one; [`Nowhere`] is for a database that is in memory only; [`simulated::SimulatedDisk`] is a
+//! [`Disk`] is the real one; [`NullIo`] is for a database that is in memory only; [`simulated::SimulatedDisk`] is a
 //! file system in memory that knows what is durable.
 //!
 //! Contract of every implementation:
@@ -16,11 +16,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod disk;
-mod nowhere;
+mod null;
 pub mod simulated;
 
 pub use disk::Disk;
-pub use nowhere::Nowhere;
+pub use null::NullIo;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Run, Unappended, Unreachable};
+use super::{AppendError, Run, Unreachable};
 use crate::threads::Threads;
 
 /// How long it is tried: longer than servers take to choose another one of them for the stream.
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a stream has of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum There {
+pub enum MessageState {
     /// The message that it is asked for.
     It,
     /// Another one.
@@ -30,7 +30,7 @@ pub enum There {
     Stranded,
 }
 
-impl There {
+impl MessageState {
     /// Of a number that the stream does not have, when servers say that of it for themselves
     /// ([`super::Journal::stranded`]).
     #[must_use]
@@ -52,7 +52,7 @@ pub trait Stream {
     ///
     /// # Errors
     /// Why that is not known, in words.
-    fn there(&self, number: u64, message: &[u8]) -> Result<There, String>;
+    fn there(&self, number: u64, message: &[u8]) -> Result<MessageState, String>;
 }
 
 /// Why a message was not acknowledged.
@@ -70,7 +70,7 @@ pub fn append(
     threads: &Threads,
     first: u64,
     messages: &[Vec<u8>],
-) -> (usize, Result<(), Unappended>) {
+) -> (usize, Result<(), AppendError>) {
     let until = threads.now() + TIMEOUT;
     let mut appended = 0;
     let mut why = String::new();
@@ -79,14 +79,14 @@ pub fn append(
     let mut is_due = true;
     while appended < messages.len() {
         if threads.now() > until {
-            return (appended, Err(Unappended::Unknown(why)));
+            return (appended, Err(AppendError::Unknown(why)));
         }
         if is_due {
             let (more, outcome) = publish(stream, first + appended as u64, &messages[appended..]);
             appended += more;
             match outcome {
                 Ok(()) => return (appended, Ok(())),
-                Err(Problem::Full(why)) if unclear != Some(appended) => return (appended, Err(Unappended::Full(why))),
+                Err(Problem::Full(why)) if unclear != Some(appended) => return (appended, Err(AppendError::Full(why))),
                 Err(Problem::Full(problem) | Problem::Unclear(problem)) => {
                     unclear = Some(appended);
                     why = problem;
@@ -97,17 +97,17 @@ pub fn append(
         while appended < messages.len() {
             let there = stream.there(first + appended as u64, &messages[appended]);
             // What a server has in its place, or may have, somebody may have read; who begins an epoch sees to it.
-            is_due = there == Ok(There::Nothing);
+            is_due = there == Ok(MessageState::Nothing);
             match there {
-                Ok(There::It) => appended += 1,
-                Ok(There::Another) => return (appended, Err(Unappended::Superseded)),
-                Ok(There::Nothing) => break,
-                Ok(There::Removed) => {
+                Ok(MessageState::It) => appended += 1,
+                Ok(MessageState::Another) => return (appended, Err(AppendError::Superseded)),
+                Ok(MessageState::Nothing) => break,
+                Ok(MessageState::Removed) => {
                     let number = first + appended as u64;
                     let why = format!("message {number} was removed before it was known whose it was");
-                    return (appended, Err(Unappended::Unknown(why)));
+                    return (appended, Err(AppendError::Unknown(why)));
                 }
-                Ok(There::Stranded) => {
+                Ok(MessageState::Stranded) => {
                     why = format!("message {}: one of the servers has another, or may have", first + appended as u64);
                     break;
                 }
@@ -160,15 +160,15 @@ mod tests {
             })
         }
 
-        fn there(&self, _: u64, _: &[u8]) -> Result<There, String> {
+        fn there(&self, _: u64, _: &[u8]) -> Result<MessageState, String> {
             self.looks.set(self.looks.get() + 1);
-            Ok(if self.looks.get() > 2 { There::It } else { There::Nothing })
+            Ok(if self.looks.get() > 2 { MessageState::It } else { MessageState::Nothing })
         }
     }
 
     /// A stream that says these things of a message, one after the other, and answers no attempt.
     struct Telling {
-        told: RefCell<Vec<Result<There, String>>>,
+        told: RefCell<Vec<Result<MessageState, String>>>,
         attempts: Cell<u32>,
     }
 
@@ -178,7 +178,7 @@ mod tests {
             Err(Problem::Unclear("no answer".into()))
         }
 
-        fn there(&self, _: u64, _: &[u8]) -> Result<There, String> {
+        fn there(&self, _: u64, _: &[u8]) -> Result<MessageState, String> {
             self.told.borrow_mut().pop().expect("asked as often")
         }
     }
@@ -186,20 +186,22 @@ mod tests {
     #[test]
     fn nothing_is_published_again_before_it_is_known_that_nobody_has_another_one() {
         let unknown = || Err("no answer".to_string());
-        let told = [Ok(There::Another), Ok(There::Nothing), unknown(), Ok(There::Stranded), unknown()].into();
+        let told =
+            [Ok(MessageState::Another), Ok(MessageState::Nothing), unknown(), Ok(MessageState::Stranded), unknown()]
+                .into();
         let stream = Telling { told: RefCell::new(told), attempts: Cell::new(0) };
         let appended = append(&stream, &Threads::default(), 1, &[b"message".to_vec()]);
-        assert_eq!((appended, stream.attempts.get()), ((0, Err(Unappended::Superseded)), 2));
+        assert_eq!((appended, stream.attempts.get()), ((0, Err(AppendError::Superseded)), 2));
     }
 
     #[test]
     fn what_was_removed_before_it_was_looked_for_may_have_been_this_one() {
-        let stream = Telling { told: RefCell::new([Ok(There::Removed)].into()), attempts: Cell::new(0) };
+        let stream = Telling { told: RefCell::new([Ok(MessageState::Removed)].into()), attempts: Cell::new(0) };
         let appended = append(&stream, &Threads::default(), 7, &[b"message".to_vec()]);
-        assert!(matches!(appended, (0, Err(Unappended::Unknown(why))) if why.contains("message 7 was removed")));
+        assert!(matches!(appended, (0, Err(AppendError::Unknown(why))) if why.contains("message 7 was removed")));
     }
 
-    fn fill(answers: bool) -> (usize, Result<(), Unappended>) {
+    fn fill(answers: bool) -> (usize, Result<(), AppendError>) {
         let stream = Filling { answers, attempts: Cell::new(0), looks: Cell::new(0) };
         append(&stream, &Threads::default(), 1, &[b"message".to_vec()])
     }
@@ -207,6 +209,6 @@ mod tests {
     #[test]
     fn a_stream_that_is_full_now_may_have_taken_what_it_did_not_answer() {
         assert_eq!(fill(false), (1, Ok(())));
-        assert_eq!(fill(true), (0, Err(Unappended::Full("full".into()))));
+        assert_eq!(fill(true), (0, Err(AppendError::Full("full".into()))));
     }
 }

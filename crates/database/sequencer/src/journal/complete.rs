@@ -45,7 +45,7 @@ pub(crate) fn complete(
     while let Some((run, chain)) = stranded(journal, path, end)? {
         shared.threads.sleep(PAUSE);
         // The others may only have been late.
-        if journal.extent().map_err(failed)?.next <= end.next {
+        if journal.log_range().map_err(failed)?.next <= end.next {
             for (chunk, number) in run.chunks(CHUNK).zip((end.next..).step_by(CHUNK)) {
                 let (appended, outcome) = journal.append(number, chunk);
                 shared.count(|statistics| statistics.recovered += appended as u64);
@@ -67,7 +67,7 @@ pub(crate) fn complete(
 
 /// Where the journal says that it ends.
 fn end(journal: &dyn Journal, path: &Path, read: Position) -> Result<Position, Error> {
-    let next = journal.extent().map_err(failed)?.next;
+    let next = journal.log_range().map_err(failed)?.next;
     if next == read.next {
         return Ok(read);
     }
@@ -138,7 +138,7 @@ mod tests {
         let (end, recovered) = completed(&journal, Position::START);
         assert_eq!((end.unwrap(), recovered), (Position { next: 62, chain }, 60));
         assert!(all(&journal) == messages);
-        // There is no room for all of it: what there is room for is there.
+        // The memory does not hold all of it; as much as it holds is there.
         journal.strand(40);
         journal.set_capacity(messages[..42].iter().map(Vec::len).sum());
         let (full, recovered) = completed(&journal, Position::START);

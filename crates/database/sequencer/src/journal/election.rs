@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_storage::Digest;
 
-use super::{Extent, Journal, Key};
+use super::{Journal, Key, LogRange};
 use crate::error::Error;
 use crate::order::Request;
 use crate::shared::lock;
@@ -80,7 +80,7 @@ pub enum Role {
     Leading,
     /// It takes calls for a stream of its own, which the node that leads merges into the order of all.
     Sequencing,
-    /// It did lead, or cannot go on; opening it again tells what there is.
+    /// It did lead, or cannot go on; opening it again shows the state of the log.
     Ended,
 }
 
@@ -186,8 +186,8 @@ impl Membership {
         lock(&self.state).differs.get_or_insert(record);
     }
 
-    pub(crate) fn saw(&self, extent: Extent) {
-        self.journal_next.fetch_max(extent.next, Ordering::Relaxed);
+    pub(crate) fn saw(&self, log_range: LogRange) {
+        self.journal_next.fetch_max(log_range.next, Ordering::Relaxed);
     }
 
     /// What the journal says, or that it says nothing.
@@ -362,7 +362,7 @@ impl Election {
     fn look(&self, seen: &mut Option<(u64, Instant)>) -> Result<Option<u64>, String> {
         let failed = |error: super::Unreachable| error.to_string();
         let lease = self.journal.entry(Key::Leader).map_err(failed)?;
-        self.membership.saw(self.journal.extent().map_err(failed)?);
+        self.membership.saw(self.journal.log_range().map_err(failed)?);
         let revision = lease.as_ref().map_or(0, |lease| lease.revision);
         let holder = lease.map(|lease| lease.text).filter(|holder| !holder.is_empty());
         if holder.as_ref() == Some(&self.holder) {
@@ -459,7 +459,7 @@ mod tests {
         until(&|| membership.may_answer().is_err());
         let message = vec![1];
         let refused = super::super::append_first(&journal, &membership, 1, message).unwrap_err();
-        assert!(matches!(refused, Error::Unreachable(_)) && journal.extent().unwrap().next == 1, "{refused}");
+        assert!(matches!(refused, Error::Unreachable(_)) && journal.log_range().unwrap().next == 1, "{refused}");
         reply.send(Err(refused)).unwrap();
         assert!(end.recv_timeout(Duration::from_secs(30)).is_ok());
         assert_eq!(membership.role(), Role::Ended);

@@ -54,7 +54,7 @@ pub const MIN_MESSAGE_BYTES: usize = 4 << 20;
 
 /// Why messages were not appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unappended {
+pub enum AppendError {
     /// Another message stands where one was to stand. It, and those behind it, were not appended and never will be.
     Superseded,
     /// The journal is full. They were not appended.
@@ -82,7 +82,7 @@ pub struct Messages {
 
 /// Which messages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct LogRange {
     /// The first one; those before were removed.
     pub first: u64,
     /// The number that the next one gets.
@@ -120,7 +120,7 @@ pub trait Journal: Send + Sync {
     /// Appends messages with consecutive numbers from `first` on, each on the condition that the one before, which is
     /// one of them, or was there before the call, is the last. Returns how many of them are durable, and why not more.
     /// A message that is there already with the same bytes, because an answer was lost, counts as appended.
-    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>);
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>);
 
     /// Messages from `first` on, about `most_bytes` bytes of them, at least one if there is one; waits for that for
     /// about `wait`. Their first number is another one only if messages are missing.
@@ -133,7 +133,7 @@ pub trait Journal: Send + Sync {
     ///
     /// # Errors
     /// [`Unreachable`].
-    fn extent(&self) -> Result<Extent, Unreachable>;
+    fn log_range(&self) -> Result<LogRange, Unreachable>;
 
     /// Asks each server for the messages from `first` on that it has itself, whatever they agree upon, about
     /// `most_bytes` bytes of them at most, and at least one if it has that; none that does not answer soon is waited
@@ -206,14 +206,14 @@ pub(crate) fn append_first(
 
 /// Why an epoch does not begin: [`Error::JournalFull`]; [`Error::Unreachable`] when somebody else was faster, or this
 /// very message is there and will be read.
-fn why_not_begun(why: Unappended) -> Error {
+fn why_not_begun(why: AppendError) -> Error {
     match why {
-        Unappended::Full(why) => Error::JournalFull(why),
+        AppendError::Full(why) => Error::JournalFull(why),
         why => Error::Unreachable(why.to_string()),
     }
 }
 
-impl fmt::Display for Unappended {
+impl fmt::Display for AppendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Superseded => f.write_str("another node leads"),

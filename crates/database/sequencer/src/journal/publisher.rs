@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::election::Membership;
 use super::message::Chain;
-use super::{Journal, Unappended};
+use super::{AppendError, Journal};
 use crate::error::Error;
 use crate::log::writer::{MAX_BYTES, Unit};
 use crate::shared::Shared;
@@ -65,7 +65,7 @@ impl Publisher {
     /// Looks whether what was appended is there. If it is not for a while, others wait for it, and whoever begins an
     /// epoch looks for it at each server ([`super::complete`]); so this one ends.
     fn look(&self, short: &mut Option<Instant>) {
-        if !self.journal.extent().is_ok_and(|extent| extent.next < self.next) {
+        if !self.journal.log_range().is_ok_and(|log_range| log_range.next < self.next) {
             *short = None;
             return;
         }
@@ -95,15 +95,15 @@ impl Publisher {
                 // What was seen is what came before; it is as it was seen while nobody else can have begun to lead.
                 _ if count == 0 && before <= appended => self.membership.may_answer().map_err(|lapsed| match lapsed {
                     // What it says was done before, such as rows that were loaded, may be.
-                    lapsed if unit.needed => Error::Unknown(lapsed.to_string()),
+                    lapsed if unit.requires_durability => Error::Unknown(lapsed.to_string()),
                     lapsed => lapsed,
                 }),
                 _ if count > 0 && before + count <= appended => Ok(()),
-                Err(Unappended::Unknown(why)) => Err(Error::Unknown(why.clone())),
+                Err(AppendError::Unknown(why)) => Err(Error::Unknown(why.clone())),
                 // The first of its records may be there, and the others not.
                 Err(why) if before < appended => Err(Error::Unknown(why.to_string())),
-                Err(Unappended::Full(why)) => Err(Error::JournalFull(why.clone())),
-                Err(Unappended::Superseded) | Ok(()) => Err(Error::Superseded),
+                Err(AppendError::Full(why)) => Err(Error::JournalFull(why.clone())),
+                Err(AppendError::Superseded) | Ok(()) => Err(Error::Superseded),
             };
             before += count;
             (unit.done)(outcome);
@@ -111,7 +111,7 @@ impl Publisher {
         }
     }
 
-    fn append(&mut self, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+    fn append(&mut self, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>) {
         if messages.is_empty() {
             return (0, Ok(()));
         }

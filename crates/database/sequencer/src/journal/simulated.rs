@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lockwork_random::Random;
 
-use super::{Entry, Extent, Journal, Key, MIN_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
+use super::{AppendError, Entry, Journal, Key, LogRange, MIN_MESSAGE_BYTES, Messages, Run, Unreachable};
 use crate::io::{File, read_all};
 
 /// A message that was sent and has not arrived.
@@ -187,20 +187,20 @@ impl State {
         }
     }
 
-    fn append(&mut self, number: u64, message: &[u8]) -> Result<(), Unappended> {
+    fn append(&mut self, number: u64, message: &[u8]) -> Result<(), AppendError> {
         if number < self.next() {
             return match number.checked_sub(self.first).map(|at| &self.messages[at as usize]) {
                 Some(there) if there == message => Ok(()),
-                Some(_) => Err(Unappended::Superseded),
-                None => Err(Unappended::Unknown(format!("message {number} was removed"))),
+                Some(_) => Err(AppendError::Superseded),
+                None => Err(AppendError::Unknown(format!("message {number} was removed"))),
             };
         }
         if number > self.next() {
-            return Err(Unappended::Unknown(format!("message {} is the last", self.next() - 1)));
+            return Err(AppendError::Unknown(format!("message {} is the last", self.next() - 1)));
         }
         let used: usize = self.messages.iter().map(Vec::len).sum();
         if used + message.len() > self.capacity {
-            return Err(Unappended::Full(format!("{} bytes are possible", self.capacity)));
+            return Err(AppendError::Full(format!("{} bytes are possible", self.capacity)));
         }
         self.messages.push(message.to_vec());
         Ok(())
@@ -216,7 +216,7 @@ impl Journal for SimulatedJournal {
         MIN_MESSAGE_BYTES
     }
 
-    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>) {
         let mut state = self.state();
         state.arrive();
         for (appended, (message, number)) in messages.iter().zip(first..).enumerate() {
@@ -233,9 +233,9 @@ impl Journal for SimulatedJournal {
                     state.late.push(Late { number, message });
                     state.arrive();
                     self.state.1.notify_all();
-                    return (appended, Err(Unappended::Unknown(unreachable().to_string())));
+                    return (appended, Err(AppendError::Unknown(unreachable().to_string())));
                 }
-                Fate::Lost => return (appended, Err(Unappended::Unknown(unreachable().to_string()))),
+                Fate::Lost => return (appended, Err(AppendError::Unknown(unreachable().to_string()))),
             }
         }
         self.state.1.notify_all();
@@ -267,8 +267,8 @@ impl Journal for SimulatedJournal {
         Ok(Messages { first: from, messages })
     }
 
-    fn extent(&self) -> Result<Extent, Unreachable> {
-        self.request(|state| Extent { first: state.first, next: state.next() })
+    fn log_range(&self) -> Result<LogRange, Unreachable> {
+        self.request(|state| LogRange { first: state.first, next: state.next() })
     }
 
     fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {

@@ -161,8 +161,9 @@ pub(crate) fn walk(
     each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
 ) -> Result<LogEnd, Error> {
     let mut end = LogEnd { next: wanted.covered + 1, ..LogEnd::default() };
-    let needed = |index: usize| wanted.segments.get(index + 1).is_none_or(|&next| next > wanted.covered + 1);
-    let first = if wanted.all { 0 } else { (0..wanted.segments.len()).find(|&i| needed(i)).unwrap_or(0) };
+    let requires_durability =
+        |index: usize| wanted.segments.get(index + 1).is_none_or(|&next| next > wanted.covered + 1);
+    let first = if wanted.all { 0 } else { (0..wanted.segments.len()).find(|&i| requires_durability(i)).unwrap_or(0) };
     let mut expected = None;
     let mut torn: Option<Torn> = None;
     let mut buffer = Vec::new();

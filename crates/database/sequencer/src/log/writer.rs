@@ -34,8 +34,8 @@ pub(crate) struct Unit {
     pub(crate) frames: Vec<usize>,
     /// The number of the first record behind the unit.
     pub(crate) next: u64,
-    /// Whether those who wait need what came before, and this, to be durable; else they only read.
-    pub(crate) needed: bool,
+    /// Whether the callers receive an error if the write of this, or of what came before, fails; else they only read.
+    pub(crate) requires_durability: bool,
     /// Called when it is.
     pub(crate) done: Done,
 }
@@ -143,7 +143,7 @@ impl Writer {
             }),
         };
         for mut unit in piece {
-            (unit.done)(if unit.needed { outcome.clone() } else { Ok(()) });
+            (unit.done)(if unit.requires_durability { outcome.clone() } else { Ok(()) });
             self.shared.give_back(std::mem::take(&mut unit.bytes));
         }
     }

@@ -17,18 +17,18 @@
 
 mod change;
 mod compare;
+mod compound;
 mod follow;
 mod load;
 mod repeat;
 mod run;
-mod together;
 
 pub(crate) use change::{MAX_DEFINITION_BYTES, ROWS_BYTES, Tables, apply};
 pub(crate) use compare::{DigestReply, rows};
+pub(crate) use compound::{Look, LookReply, StepsReply};
 pub(crate) use follow::Node;
 pub(crate) use load::LoadReply;
 pub(crate) use repeat::pick;
-pub(crate) use together::{Look, LookReply, StepsReply};
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -172,8 +172,8 @@ struct InFlight {
     callers: Callers,
     /// Bytes of log that were reserved for it.
     reserved: u64,
-    /// Whether its callers need it to be durable.
-    needed: bool,
+    /// Whether its callers receive an error if the log write fails; else they only read.
+    requires_durability: bool,
     /// Whether some call has a request id.
     requests: bool,
     repeats: Option<repeat::Repeats>,
@@ -422,12 +422,12 @@ impl Order {
     }
 
     /// Hands bytes, whose frames begin at `frames`, and an answer to the writer.
-    fn send(&mut self, bytes: Vec<u8>, frames: Vec<usize>, needed: bool, done: crate::log::writer::Done) {
+    fn send(&mut self, bytes: Vec<u8>, frames: Vec<usize>, requires_durability: bool, done: crate::log::writer::Done) {
         let Some(units) = &self.units else {
-            return done(self.shared.trouble().filter(|_| needed).map_or(Ok(()), Err));
+            return done(self.shared.trouble().filter(|_| requires_durability).map_or(Ok(()), Err));
         };
         let segment = self.space.as_ref().filter(|_| !bytes.is_empty()).and_then(|space| space.segment().cloned());
-        let unit = Unit { segment, bytes, frames, next: self.next, needed, done };
+        let unit = Unit { segment, bytes, frames, next: self.next, requires_durability, done };
         if let Err(refused) = self.shared.threads.send(units, unit) {
             (refused.0.done)(Err(self.shared.trouble().unwrap_or(Error::Closed)));
         }

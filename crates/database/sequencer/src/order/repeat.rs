@@ -69,7 +69,7 @@ impl Repeats {
 
 impl Order {
     /// Takes the calls out of a batch that have an outcome, or will have one by another call of the batch.
-    pub(super) fn sort_out(&mut self, batch: Batch) -> Result<(Batch, Option<Repeats>), Box<Refused>> {
+    pub(super) fn deduplicate(&mut self, batch: Batch) -> Result<(Batch, Option<Repeats>), Box<Refused>> {
         if batch.requests().any(|(_, request)| self.work.running.contains(&request)) {
             self.drain();
         }

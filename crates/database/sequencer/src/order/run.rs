@@ -27,8 +27,8 @@ struct Survey {
     requests: bool,
 }
 
-/// What a batch needs, that could not be had.
-struct Denied(Error);
+/// The log has no space for a batch.
+struct NoSpace(Error);
 
 impl Callers {
     pub(crate) fn refuse(self, batch: Option<Batch>, error: Error) {
@@ -129,14 +129,14 @@ impl Order {
     }
 
     /// Sees that there is room for `bytes` bytes of log, and reserves it if `reserve`.
-    fn room(&mut self, bytes: u64, reserve: bool) -> Result<(), Denied> {
+    fn room(&mut self, bytes: u64, reserve: bool) -> Result<(), NoSpace> {
         for fresh in [false, true] {
             if fresh {
                 self.drain();
             }
             // An engine that is lost may be found to be so only now.
             if let Some(error) = self.shared.trouble() {
-                return Err(Denied(error));
+                return Err(NoSpace(error));
             }
             let next = self.next;
             let Some(space) = &mut self.space else { return Ok(()) };
@@ -144,7 +144,7 @@ impl Order {
                 if let Error::Poisoned(Failure { .. }) = &error {
                     self.shared.stop(error.clone());
                 }
-                return Err(Denied(error));
+                return Err(NoSpace(error));
             }
             if space.reserve(bytes) {
                 if !reserve {
@@ -171,9 +171,9 @@ impl Order {
     /// Begins to run a batch.
     pub(super) fn start(&mut self, batch: Batch, callers: Callers) {
         let survey = self.survey(&batch);
-        let needed = survey.logged > 0;
+        let requires_durability = survey.logged > 0;
         let (mut batch, repeats) = if survey.requests {
-            match self.sort_out(batch) {
+            match self.deduplicate(batch) {
                 Ok(sorted) => sorted,
                 Err(refused) => return self.start_apart(*refused, callers),
             }
@@ -181,14 +181,14 @@ impl Order {
             (batch, None)
         };
         let give_back = |batch, repeats: Option<super::repeat::Repeats>| repeats.map_or(batch, |r| r.whole);
-        if needed && let Err(Denied(error)) = self.room(survey.bytes, true) {
+        if requires_durability && let Err(NoSpace(error)) = self.room(survey.bytes, true) {
             return callers.refuse(Some(give_back(batch, repeats)), error);
         }
-        let reserved = if needed { survey.bytes } else { 0 };
+        let reserved = if requires_durability { survey.bytes } else { 0 };
         if survey.requests {
             self.work.running.extend(batch.requests().map(|(_, request)| request));
         }
-        let in_flight = InFlight { callers, reserved, needed, requests: survey.requests, repeats };
+        let in_flight = InFlight { callers, reserved, requires_durability, requests: survey.requests, repeats };
         if batch.is_empty() {
             // Everything was answered before; the answers wait their turn.
             self.drain();
@@ -203,7 +203,7 @@ impl Order {
                 for (_, request) in refused.batch.requests() {
                     self.work.running.remove(&request);
                 }
-                if let (Some(space), true) = (&mut self.space, needed) {
+                if let (Some(space), true) = (&mut self.space, requires_durability) {
                     space.settle(reserved, 0);
                 }
                 callers.refuse(Some(give_back(refused.batch, repeats)), refused.error.into());
@@ -232,7 +232,7 @@ impl Order {
         let Some(in_flight) = self.work.in_flight.pop_front() else { return };
         match self.engine.complete() {
             Ok(Some(completed)) => {
-                if in_flight.needed {
+                if in_flight.requires_durability {
                     self.work.uncovered += Duration::from_nanos(completed.report.total_ns);
                 }
                 self.finish(in_flight, completed.batch);
@@ -244,7 +244,7 @@ impl Order {
                 };
                 let error = Error::Stopped(why);
                 self.shared.stop(error.clone());
-                if let (Some(space), true) = (&mut self.space, in_flight.needed) {
+                if let (Some(space), true) = (&mut self.space, in_flight.requires_durability) {
                     space.settle(in_flight.reserved, 0);
                 }
                 in_flight.callers.refuse(None, error);
@@ -254,7 +254,7 @@ impl Order {
 
     /// Writes what ran, and answers when it is durable.
     fn finish(&mut self, in_flight: InFlight, batch: Batch) {
-        let InFlight { callers, reserved, needed, requests, repeats } = in_flight;
+        let InFlight { callers, reserved, requires_durability, requests, repeats } = in_flight;
         let mut indexes = std::mem::take(&mut self.work.indexes);
         indexes.clear();
         let mut argument_bytes = 0;
@@ -275,14 +275,14 @@ impl Order {
             lockwork_engine::SerialOrder::Batch => {
                 indexes.extend((0..batch.len()).filter_map(|index| happened(index, &mut argument_bytes)));
             }
-            order @ lockwork_engine::SerialOrder::Stamp if needed => {
+            order @ lockwork_engine::SerialOrder::Stamp if requires_durability => {
                 let order = serial_order(&batch, order);
                 indexes.extend(order.into_iter().filter_map(|index| happened(index, &mut argument_bytes)));
             }
             lockwork_engine::SerialOrder::Stamp => {}
         }
         let (bytes, frames) = self.encode(&batch, &indexes);
-        if let (Some(space), true) = (&mut self.space, needed) {
+        if let (Some(space), true) = (&mut self.space, requires_durability) {
             space.settle(reserved, bytes.len() as u64);
         }
         if requests {
@@ -301,7 +301,7 @@ impl Order {
             Some(repeats) => repeats.join(&batch, &self.catalogue),
             None => batch,
         };
-        self.send(bytes, frames, needed, Box::new(move |outcome| callers.answer(batch, outcome)));
+        self.send(bytes, frames, requires_durability, Box::new(move |outcome| callers.answer(batch, outcome)));
     }
 
     /// The records of these calls, and where in the bytes they begin. None when no log is written.

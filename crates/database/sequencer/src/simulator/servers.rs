@@ -15,7 +15,7 @@ use super::world::{MICROSECOND, MILLISECOND, SECOND, State};
 use super::{Broken, Rates};
 use crate::journal::message::Chain;
 use crate::journal::simulated::run_from;
-use crate::journal::{Entry, Extent, Messages, Run};
+use crate::journal::{Entry, LogRange, Messages, Run};
 
 /// What a node asks the servers.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ pub(super) enum Ask {
         most_bytes: usize,
         wait: u64,
     },
-    Extent,
+    LogRange,
     /// Messages that one server has, and all of them together do not.
     Stranded {
         first: u64,
@@ -53,9 +53,9 @@ pub(super) enum Ask {
 #[derive(Clone)]
 pub(super) enum Answer {
     Published(Result<u64, Refused>),
-    Message(Option<Vec<u8>>, Extent),
+    Message(Option<Vec<u8>>, LogRange),
     Messages(Messages),
-    Extent(Extent),
+    LogRange(LogRange),
     Stranded(Option<Run>),
     Lease(Option<Entry>),
     Taken(Option<u64>),
@@ -161,8 +161,8 @@ impl Servers {
         count
     }
 
-    fn extent(&self) -> Extent {
-        Extent { first: self.first, next: self.next() }
+    fn log_range(&self) -> LogRange {
+        LogRange { first: self.first, next: self.next() }
     }
 
     fn get(&self, number: u64) -> Option<&Vec<u8>> {
@@ -265,7 +265,7 @@ impl State {
                 self.tell(format_args!("{}: publish {number}: {outcome:?}", self.name(asker.life)));
                 Answer::Published(outcome)
             }
-            Ask::Get(number) => Answer::Message(self.servers.get(number).cloned(), self.servers.extent()),
+            Ask::Get(number) => Answer::Message(self.servers.get(number).cloned(), self.servers.log_range()),
             Ask::Read { first, most_bytes, wait } => {
                 if self.servers.next() <= first {
                     self.servers.parks += 1;
@@ -276,7 +276,7 @@ impl State {
                 }
                 Answer::Messages(self.servers.read(first, most_bytes))
             }
-            Ask::Extent => Answer::Extent(self.servers.extent()),
+            Ask::LogRange => Answer::LogRange(self.servers.log_range()),
             Ask::Stranded { first, most_bytes } => {
                 Answer::Stranded(run_from(&self.servers.stranded, first, most_bytes))
             }

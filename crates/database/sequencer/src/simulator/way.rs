@@ -9,8 +9,8 @@ use super::counters::Seen;
 use super::servers::{Answer, Ask, Asker, Refused};
 use super::world::{Seat, World};
 use crate::io::{File, read_all};
-use crate::journal::append::{Problem, Stream, There, append};
-use crate::journal::{Entry, Extent, Journal, Key, MIN_MESSAGE_BYTES, Messages, Run, Unappended, Unreachable};
+use crate::journal::append::{MessageState, Problem, Stream, append};
+use crate::journal::{AppendError, Entry, Journal, Key, LogRange, MIN_MESSAGE_BYTES, Messages, Run, Unreachable};
 use crate::threads::{Scheduler, Threads, Waits};
 
 /// How long an answer is waited for.
@@ -42,7 +42,7 @@ impl Way {
     /// Asks, and gives the answer to `take`; another one than that to the question there is none.
     fn ask<T>(&self, ask: Ask, most: Duration, take: impl FnOnce(Answer) -> Option<T>) -> Result<T, Unreachable> {
         // Before these nothing is done that other threads wait for and are not told of.
-        let has_acted = !matches!(ask, Ask::Read { .. } | Ask::Lease | Ask::TakeLease { .. } | Ask::Extent);
+        let has_acted = !matches!(ask, Ask::Read { .. } | Ask::Lease | Ask::TakeLease { .. } | Ask::LogRange);
         let answered = self.send(ask);
         let until = self.seat.now() + most;
         loop {
@@ -78,17 +78,18 @@ impl Stream for Way {
         }
     }
 
-    fn there(&self, number: u64, message: &[u8]) -> Result<There, String> {
-        let answer = self.ask(Ask::Get(number), REQUEST, only!(Answer::Message(found, extent) => (found, extent)));
-        let (found, extent) = answer.map_err(|error| error.to_string())?;
+    fn there(&self, number: u64, message: &[u8]) -> Result<MessageState, String> {
+        let answer =
+            self.ask(Ask::Get(number), REQUEST, only!(Answer::Message(found, log_range) => (found, log_range)));
+        let (found, log_range) = answer.map_err(|error| error.to_string())?;
         match found {
             Some(found) if found == message => {
                 self.seat.world.state().saw(Seen::Found);
-                Ok(There::It)
+                Ok(MessageState::It)
             }
-            Some(_) => Ok(There::Another),
-            None if extent.first > number => Ok(There::Removed),
-            _ => Ok(There::behind_the_end(&self.stranded(number, 1), message)),
+            Some(_) => Ok(MessageState::Another),
+            None if log_range.first > number => Ok(MessageState::Removed),
+            _ => Ok(MessageState::behind_the_end(&self.stranded(number, 1), message)),
         }
     }
 }
@@ -102,7 +103,7 @@ impl Journal for Way {
         MIN_MESSAGE_BYTES
     }
 
-    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), Unappended>) {
+    fn append(&self, first: u64, messages: &[Vec<u8>]) -> (usize, Result<(), AppendError>) {
         if self.broken == Some(Broken::Acknowledgement) {
             for (number, message) in (first..).zip(messages) {
                 drop(self.send(Ask::Publish { number, message: Arc::new(message.clone()) }));
@@ -117,8 +118,8 @@ impl Journal for Way {
         self.ask(ask, wait + REQUEST, only!(Answer::Messages(messages) => messages))
     }
 
-    fn extent(&self) -> Result<Extent, Unreachable> {
-        self.ask(Ask::Extent, REQUEST, only!(Answer::Extent(extent) => extent))
+    fn log_range(&self) -> Result<LogRange, Unreachable> {
+        self.ask(Ask::LogRange, REQUEST, only!(Answer::LogRange(log_range) => log_range))
     }
 
     fn stranded(&self, first: u64, most_bytes: usize) -> Result<Vec<Run>, Unreachable> {

@@ -57,7 +57,7 @@ pub(crate) fn join(journal: &SimulatedJournal, name: &str) -> Sequencer {
     join_with(journal, name, true).unwrap().0
 }
 
-/// Waits until something holds, and fails with what there is when it does not for long.
+/// Waits until a condition holds; fails with the current state if it does not hold for long.
 pub(crate) fn until<T>(mut holds: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
     loop {

@@ -3,7 +3,7 @@
 use super::fill::is_table;
 use super::functions::{NOTHING, SO, ZERO};
 use super::privileges;
-use crate::lite::Allowed;
+use crate::sqlite::Allowed;
 
 /// The tables of the catalog and the elements of arrays, and the functions that are there for it.
 pub(super) const ALLOWED: Allowed =

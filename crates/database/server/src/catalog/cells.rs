@@ -13,7 +13,7 @@ use super::infer::element_of;
 use super::types;
 use crate::error::{Refusal, refuse};
 use crate::limits::{self, Reserved};
-use crate::lite;
+use crate::sqlite;
 use crate::values::with_length;
 
 /// Whether SQLite should have its values as integers.
@@ -44,8 +44,8 @@ impl Deref for Decoded {
 /// Counts memory, in a function that refuses.
 fn counted(bytes: usize) -> Result<Reserved, Refusal> {
     limits::reserve(bytes).map_err(|error| {
-        let message = lite::message(&error);
-        lite::stated(&message).unwrap_or_else(|| refuse("53200", message))
+        let message = sqlite::message(&error);
+        sqlite::stated(&message).unwrap_or_else(|| refuse("53200", message))
     })
 }
 

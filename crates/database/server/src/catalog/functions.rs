@@ -12,10 +12,10 @@ use super::arithmetic::{computed, divided, refused, whole};
 use super::array::{elements, memory, text};
 use super::fill::{Known, Names, OWNER, identifier};
 use super::types;
-use crate::known::Who;
 use crate::limits::{Reserved, reserve};
+use crate::session_settings::SessionNames;
 use crate::texts::{made, text as word};
-use crate::{lite, parameters, settings};
+use crate::{parameters, settings, sqlite};
 
 /// The functions that answer something here and what type it has; those of SQLite under PostgreSQL's names among them.
 pub(super) const RESULTS: &[(&str, &str)] = &[
@@ -222,7 +222,7 @@ fn bare(name: &str) -> String {
 pub(super) const REGISTERED: &[&str] = &["regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole"];
 
 /// The number of a thing by its name, or by its number as text.
-pub(super) fn numbered(names: &Names, who: &Who, kind: &str, given: &str) -> Option<i64> {
+pub(super) fn numbered(names: &Names, who: &SessionNames, kind: &str, given: &str) -> Option<i64> {
     if let Ok(oid) = given.trim().parse::<i64>() {
         return Some(oid);
     }
@@ -255,7 +255,7 @@ pub(super) fn numbered(names: &Names, who: &Who, kind: &str, given: &str) -> Opt
 }
 
 /// The name of a thing by its number; the number if there is none.
-fn named(names: &Names, who: &Who, kind: &str, oid: i64) -> String {
+fn named(names: &Names, who: &SessionNames, kind: &str, oid: i64) -> String {
     let known = match kind {
         "regclass" => names.relations.get(&oid).map(|(schema, name)| match *schema {
             "information_schema" => format!("{schema}.{}", identifier(name)),
@@ -278,9 +278,9 @@ fn named(names: &Names, who: &Who, kind: &str, oid: i64) -> String {
 }
 
 /// Registers all functions.
-pub(super) fn register(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result<()> {
+pub(super) fn register(connection: &Connection, who: &Arc<Mutex<SessionNames>>) -> Result<()> {
     let scalar = |name: &str, arguments: i32, run: fn(&Context<'_>) -> Result<Value>| {
-        lite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
+        sqlite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
     };
     for name in NOTHING {
         scalar(name, -1, |_| Ok(Value::Null))?;
@@ -355,7 +355,7 @@ fn part(context: &Context<'_>, range: fn(i64, i64) -> (i64, i64)) -> Value {
 
 fn arrays(connection: &Connection) -> Result<()> {
     let scalar = |name: &str, arguments: i32, run: fn(&Context<'_>) -> Result<Value>| {
-        lite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
+        sqlite::function(connection, name, arguments, FunctionFlags::SQLITE_DETERMINISTIC, run)
     };
     scalar("pg_array", 1, |context| {
         let Some(text) = word(context, 0) else { return Ok(Value::Null) };
@@ -435,7 +435,7 @@ fn arrays(connection: &Connection) -> Result<()> {
 }
 
 /// The functions that depend on whose session it is.
-fn about_session(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result<()> {
+fn about_session(connection: &Connection, who: &Arc<Mutex<SessionNames>>) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8;
     for name in ["pg_user", "pg_database"] {
         let who = who.clone();
@@ -455,7 +455,7 @@ fn about_session(connection: &Connection, who: &Arc<Mutex<Who>>) -> Result<()> {
 }
 
 /// Registers the functions that look names up, which are known when the tables have been filled.
-pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<Mutex<Who>>) -> Result<()> {
+pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<Mutex<SessionNames>>) -> Result<()> {
     type Look = fn(&Names, &Context<'_>) -> Option<Value>;
     let looks: [(&str, Look); 7] = [
         ("pg_table_is_visible", |names, context| {
@@ -488,7 +488,7 @@ pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<M
     ];
     for (name, look) in looks {
         let names = names.clone();
-        lite::function(connection, name, -1, FunctionFlags::default(), move |context| {
+        sqlite::function(connection, name, -1, FunctionFlags::default(), move |context| {
             Ok(look(&names, context).unwrap_or(Value::Null))
         })?;
     }
@@ -497,7 +497,7 @@ pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<M
         for is_strict in [true, false] {
             let (names, who) = (names.clone(), who.clone());
             let name = if is_strict { format!("pg_{kind}") } else { format!("to_{kind}") };
-            lite::function(connection, &name, 1, FunctionFlags::default(), move |context| {
+            sqlite::function(connection, &name, 1, FunctionFlags::default(), move |context| {
                 let Some(given) = word(context, 0) else { return Ok(Value::Null) };
                 let who = who.lock().unwrap_or_else(PoisonError::into_inner);
                 let found = numbered(&names, &who, kind, &given);
@@ -508,7 +508,7 @@ pub(super) fn register_names(connection: &Connection, names: &Known, who: &Arc<M
             })?;
         }
         let (names, who) = (names.clone(), who.clone());
-        lite::function(connection, &format!("pg_{kind}_text"), 1, FunctionFlags::default(), move |context| {
+        sqlite::function(connection, &format!("pg_{kind}_text"), 1, FunctionFlags::default(), move |context| {
             let who = who.lock().unwrap_or_else(PoisonError::into_inner);
             let text = match context.get_raw(0) {
                 ValueRef::Integer(oid) => Some(named(&names, &who, kind, oid)),

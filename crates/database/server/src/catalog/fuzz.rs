@@ -3,9 +3,9 @@
 use lockwork::sql::Catalogue;
 
 use super::{Built, LIMIT, WHAT, rewrite};
-use crate::known::Who;
 use crate::limits::{self, Limits, Room};
 use crate::quoting::{identifier, literal};
+use crate::session_settings::SessionNames;
 
 /// Any bytes as a text, as a name, and as a query of the catalog: SQLite gives back the text and the name, also when
 /// they stand in a query in each way in which PostgreSQL writes them, and a query that is understood only reads.
@@ -16,7 +16,7 @@ pub fn catalog(bytes: &[u8]) {
     thread_local! {
         static BUILT: Built = {
             let mut built = Built::new(&(Catalogue::new(), Vec::new()), 0).expect("the catalog of a database without tables");
-            built.be(&Who { user: "ann".into(), database: "bank".into() }).expect("names");
+            built.be(&SessionNames { user: "ann".into(), database: "bank".into() }).expect("names");
             built
         };
     }

@@ -69,11 +69,11 @@ use rewrite::Rewriter;
 
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
 use crate::limits::{self, Answer, Limits, Room, size_of_row};
-use crate::lite::{self, MAX_VALUE};
 use crate::quoting::literal;
 use crate::rights::Right;
+use crate::session_settings::SessionNames;
+use crate::sqlite::{self, MAX_VALUE};
 use crate::syntax::{position, read};
 use crate::users::Users;
 use crate::values::format_of;
@@ -210,14 +210,14 @@ struct Built {
     connection: Connection,
     /// The count of definitions that it was filled for.
     version: u64,
-    who: Arc<Mutex<Who>>,
+    who: Arc<Mutex<SessionNames>>,
     privileges: Arc<Mutex<Privileges>>,
 }
 
 /// Whose query it is, and what bounds it.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
-    pub(crate) who: &'a Who,
+    pub(crate) who: &'a SessionNames,
     pub(crate) right: Right,
     /// The users of the server, with what they were granted.
     pub(crate) users: Option<&'a Users>,
@@ -275,11 +275,11 @@ impl Turns {
 /// An error of SQLite in the words of clients.
 fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
     let limits = limits::current();
-    if let Some(refusal) = limits.as_ref().and_then(|limits| lite::beyond(error, limits)) {
+    if let Some(refusal) = limits.as_ref().and_then(|limits| sqlite::beyond(error, limits)) {
         return refusal;
     }
-    let message = lite::message(error);
-    if let Some(refusal) = lite::stated(&message) {
+    let message = sqlite::message(error);
+    if let Some(refusal) = sqlite::stated(&message) {
         return refusal;
     }
     // A name in double quotes is never a text here.
@@ -311,30 +311,30 @@ fn explained(error: &rusqlite::Error, text: &str) -> Refusal {
 
 impl Built {
     fn new(definitions: &Definitions, version: u64) -> rusqlite::Result<Self> {
-        let mut connection = lite::open()?;
+        let mut connection = sqlite::open()?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE as i32)?;
         // A name is never taken for a text.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
-        let who = Arc::new(Mutex::new(Who { user: String::new(), database: String::new() }));
+        let who = Arc::new(Mutex::new(SessionNames { user: String::new(), database: String::new() }));
         functions::register(&connection, &who)?;
         let (catalogue, procedures) = definitions;
         let names = Arc::new(fill::fill(&connection, catalogue, procedures)?);
         functions::register_names(&connection, &names, &who)?;
         let privileges = Arc::default();
         privileges::register(&connection, &names, &who, &privileges)?;
-        lite::seal(&mut connection, ALLOWED)?;
+        sqlite::seal(&mut connection, ALLOWED)?;
         Ok(Self { connection, version, who, privileges })
     }
 
     /// Has names of the session stand where there are such.
-    fn be(&mut self, who: &Who) -> Result<(), Refusal> {
+    fn be(&mut self, who: &SessionNames) -> Result<(), Refusal> {
         let broken = |error: rusqlite::Error| explained(&error, "");
         let mut known = self.who.lock().unwrap_or_else(PoisonError::into_inner);
         if known.user != who.user || known.database != who.database {
             known.clone_from(who);
             drop(known);
             let (user, database) = (literal(&who.user)?, literal(&who.database)?);
-            lite::unseal(&mut self.connection).map_err(broken)?;
+            sqlite::unseal(&mut self.connection).map_err(broken)?;
             let named = format!(
                 "PRAGMA query_only = OFF; UPDATE pg_authid SET rolname = {user}; UPDATE pg_roles SET rolname = {user};
                  UPDATE pg_user SET usename = {user}; UPDATE pg_database SET datname = {database};
@@ -351,7 +351,7 @@ impl Built {
                  PRAGMA query_only = ON"
             );
             self.connection.execute_batch(&named).map_err(broken)?;
-            lite::seal(&mut self.connection, ALLOWED).map_err(broken)?;
+            sqlite::seal(&mut self.connection, ALLOWED).map_err(broken)?;
         }
         Ok(())
     }

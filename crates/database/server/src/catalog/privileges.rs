@@ -10,9 +10,9 @@ use super::arithmetic::refused;
 use super::fill::{Known, Names, OWNER};
 use super::functions::numbered;
 use crate::grants::{Grants, Privilege};
-use crate::known::Who;
-use crate::lite;
 use crate::rights::Right;
+use crate::session_settings::SessionNames;
+use crate::sqlite;
 use crate::texts::text as word;
 
 /// The privileges of a client: its right and its grants.
@@ -76,12 +76,12 @@ impl Privileges {
 pub(super) fn register(
     connection: &Connection,
     names: &Known,
-    who: &Arc<Mutex<Who>>,
+    who: &Arc<Mutex<SessionNames>>,
     privileges: &Arc<Mutex<Privileges>>,
 ) -> Result<()> {
     for (function, arguments, kind) in FUNCTIONS {
         let (names, who, privileges) = (names.clone(), who.clone(), privileges.clone());
-        lite::function(connection, function, -1, FunctionFlags::default(), move |context| {
+        sqlite::function(connection, function, -1, FunctionFlags::default(), move |context| {
             let who = who.lock().unwrap_or_else(PoisonError::into_inner);
             let privileges = privileges.lock().unwrap_or_else(PoisonError::into_inner);
             let first = match context.len().checked_sub(arguments) {
@@ -102,7 +102,7 @@ fn asked(
     first: usize,
     kind: Privilege,
     names: &Names,
-    who: &Who,
+    who: &SessionNames,
     privileges: &Privileges,
 ) -> Result<Option<bool>> {
     if first == 1 {

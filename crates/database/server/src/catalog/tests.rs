@@ -13,8 +13,8 @@ const SQL: &str = "
     CREATE INDEX t_name ON t (name, a);
     CREATE PROCEDURE p(x BIGINT, INOUT y BIGINT, OUT z DECIMAL(12, 2)) AS BEGIN y := x; z := 1.5; END;";
 
-fn who() -> Who {
-    Who { user: "ann".into(), database: "bank".into() }
+fn who() -> SessionNames {
+    SessionNames { user: "ann".into(), database: "bank".into() }
 }
 
 fn built() -> Built {

@@ -18,9 +18,9 @@ use super::statement::Form;
 use super::{Table, tag};
 use crate::cancel::Cancel;
 use crate::error::{Refusal, refuse};
+use crate::prepared::Stored;
 use crate::reads::Reader;
 use crate::shared::Shared;
-use crate::stored::Stored;
 use crate::values;
 
 /// Bytes of rows that are copied at most.
@@ -29,7 +29,7 @@ const MOST: u64 = 1 << 30;
 const LITTLE: u64 = 1 << 20;
 /// How many copies of more there are at a time.
 pub(crate) const AT_ONCE: usize = 2;
-/// How long a client may take nothing of what there is for it. Then its connection ends, and others have its place.
+/// How long a client may read nothing while there are rows for it. Then its connection ends, and others have its place.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines that are made before any is sent.
 const LINES: usize = 1024;

@@ -35,10 +35,10 @@ pub(crate) use statement::is_copy;
 use statement::{Form, Source, Written};
 
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
+use crate::prepared::{Answered, Stored};
 use crate::session::{Session, who};
+use crate::session_settings::SessionNames;
 use crate::shared::{Shared, closed};
-use crate::stored::{Answered, Stored};
 use crate::transaction;
 use crate::verb::Verb;
 
@@ -155,7 +155,7 @@ fn tag(rows: u64) -> Message {
 
 impl Session {
     /// Understands a text that [`is_copy`] if the client may carry it out, and counts it if not.
-    pub(crate) async fn copy_of(&self, text: &str, who: &Who) -> Result<Stored, Refusal> {
+    pub(crate) async fn copy_of(&self, text: &str, who: &SessionNames) -> Result<Stored, Refusal> {
         let begun = Instant::now();
         let planned = match statement::read(text) {
             Ok(Written { source: Source::Table(name, columns), is_export, form }) => self
@@ -170,7 +170,7 @@ impl Session {
     }
 
     /// Understands a query, which is a part of `text`, whose rows are copied.
-    async fn plan_export(&self, text: &str, query: &str, form: Form, who: &Who) -> Result<Copy, Refusal> {
+    async fn plan_export(&self, text: &str, query: &str, form: Form, who: &SessionNames) -> Result<Copy, Refusal> {
         let before = text[..query.as_ptr().addr() - text.as_ptr().addr()].chars().count();
         // One that is a COPY itself would have no answer, and is refused below.
         let stored = Box::pin(self.understand(query, &[], who)).await.map_err(|refusal| refusal.behind(before))?;

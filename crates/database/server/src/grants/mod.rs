@@ -132,7 +132,7 @@ impl Grants {
     }
 }
 
-/// As GRANT has them: what there is of each kind behind `EXECUTE ON PROCEDURE` and `SELECT ON TABLE`.
+/// The objects of each kind, as GRANT writes them behind `EXECUTE ON PROCEDURE` and `SELECT ON TABLE`.
 impl fmt::Display for Grants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = Privilege::ALL.into_iter().filter(|privilege| self.has_any(*privilege)).map(|privilege| {

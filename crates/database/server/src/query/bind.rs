@@ -103,7 +103,7 @@ impl<'a> Binder<'a> {
         Refusal { position: position(self.text, at), ..refuse(sqlstate, message) }
     }
 
-    /// The refusal of what there is in PostgreSQL and not here.
+    /// The error for something that PostgreSQL has and Lockwork lacks.
     pub(super) fn unsupported(&self, what: &str, at: Location) -> Refusal {
         let hint = "docs/operations.md, Looking at tables, says what a query can have; or COPY the table out";
         self.refuse("0A000", format!("{what} is not supported in queries"), at).hint(hint)

@@ -11,7 +11,7 @@ use rusqlite::types::{FromSql, Value, ValueRef};
 use rusqlite::{Connection, Error, Result};
 
 use super::kinds::{Kind, real_text, time_text};
-use crate::lite;
+use crate::sqlite;
 use crate::texts::made;
 use crate::values::DAY;
 
@@ -55,7 +55,7 @@ fn real(context: &Context<'_>, compute: fn(f64, f64) -> f64) -> Result<Value> {
     if made.is_finite() { Ok(Value::Real(made)) } else { Err(outside()) }
 }
 
-/// How what is lost is rounded.
+/// How digits that do not fit are rounded.
 fn divided(number: i64, power: i64, how: &str) -> i64 {
     let (whole, rest) = (number / power, number % power);
     let away = match how {
@@ -250,7 +250,7 @@ pub(super) fn register(connection: &Connection) -> Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     for &(name, arguments, function) in FUNCTIONS {
         let is_strict = arguments >= 0;
-        lite::function(connection, name, arguments, flags, move |context| {
+        sqlite::function(connection, name, arguments, flags, move |context| {
             let has_null = (0..context.len()).any(|at| context.get_raw(at) == ValueRef::Null);
             if is_strict && has_null { Ok(Value::Null) } else { function(context) }
         })?;
@@ -272,11 +272,11 @@ mod tests {
     use super::*;
 
     fn ask(sql: &str) -> String {
-        let connection = crate::lite::open().unwrap();
+        let connection = crate::sqlite::open().unwrap();
         register(&connection).unwrap();
         match connection.query_row(sql, [], |row| row.get::<_, Value>(0)) {
             Ok(value) => format!("{value:?}"),
-            Err(error) => crate::lite::message(&error),
+            Err(error) => crate::sqlite::message(&error),
         }
     }
 

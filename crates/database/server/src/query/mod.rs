@@ -47,9 +47,9 @@ use tokio::sync::Semaphore;
 
 use crate::catalog;
 use crate::error::{Refusal, refuse};
-use crate::known::Who;
 use crate::limits::{self, Limits, size_of_row};
-use crate::lite::{self, Allowed, MAX_VALUE};
+use crate::session_settings::SessionNames;
+use crate::sqlite::{self, Allowed, MAX_VALUE};
 use crate::syntax::{Unread, attempt};
 use crate::transaction;
 use crate::values::format_of;
@@ -121,7 +121,7 @@ impl Query {
     pub(crate) fn for_values(
         &self,
         values: &[Value],
-        who: &Who,
+        who: &SessionNames,
         understand: impl FnOnce(&str, Asker<'_>) -> Option<Result<Query, Refusal>>,
     ) -> Result<Option<Arc<Query>>, Refusal> {
         let is_within = |(value, field): (&Value, &Field)| match (value, field.sql_type) {
@@ -181,7 +181,7 @@ pub(crate) fn may_be_of_catalog(refusal: &Refusal) -> bool {
 /// Who asks, and the types that the client says `$1` and so on have.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
-    pub(crate) who: &'a Who,
+    pub(crate) who: &'a SessionNames,
     pub(crate) declared: &'a [Option<Type>],
     /// The decimals that `$1` and so on have at least.
     pub(crate) scales: &'a [u8],
@@ -378,14 +378,14 @@ const ALLOWED: Allowed = Allowed {
 
 /// An error of SQLite in the words of clients.
 fn explained(error: &rusqlite::Error, limits: &Limits) -> Refusal {
-    if let Some(refusal) = lite::beyond(error, limits) {
+    if let Some(refusal) = sqlite::beyond(error, limits) {
         return refusal.hint(HINT);
     }
-    let message = lite::message(error);
+    let message = sqlite::message(error);
     if message == "integer overflow" {
         return refuse("22003", "a number is out of range");
     }
-    lite::stated(&message).unwrap_or_else(|| {
+    sqlite::stated(&message).unwrap_or_else(|| {
         refuse("0A000", format!("the query cannot be carried out: {message}")).hint("ask for less at once")
     })
 }
@@ -416,7 +416,7 @@ impl Query {
         };
         // As the client sent them, as they were read, and as they are here; SQLite has one more.
         let _values = limits.reserve(3 * values.iter().map(given).sum::<usize>())?;
-        let mut connection = lite::open().map_err(explained)?;
+        let mut connection = sqlite::open().map_err(explained)?;
         connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE as i32).map_err(explained)?;
         // A name is never taken for a text.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false).map_err(explained)?;
@@ -434,7 +434,7 @@ impl Query {
             let image = Image::new(places, rows.row_bytes(), rows.images, limits.clone());
             images::register(&connection, &format!("t{number}"), Arc::new(image)).map_err(explained)?;
         }
-        lite::seal(&mut connection, ALLOWED).map_err(explained)?;
+        sqlite::seal(&mut connection, ALLOWED).map_err(explained)?;
         let mut statement = connection.prepare(&self.sql).map_err(explained)?;
         // A parameter whose value does not matter has left the statement.
         let values = values.iter().take(statement.parameter_count());

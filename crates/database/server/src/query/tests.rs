@@ -31,7 +31,7 @@ fn open(sql: &str) -> Lockwork {
     database
 }
 
-static WHO: LazyLock<Who> = LazyLock::new(|| Who { user: "ann".into(), database: "bank".into() });
+static WHO: LazyLock<SessionNames> = LazyLock::new(|| SessionNames { user: "ann".into(), database: "bank".into() });
 
 fn asker(declared: &[Option<Type>]) -> Asker<'_> {
     Asker { who: &WHO, declared, scales: &[] }

@@ -26,10 +26,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{End, Session, who};
 use crate::error::{Refusal, refuse, response};
-use crate::known::Who;
+use crate::prepared::{Answered, Stored, Values, row_description};
 use crate::query;
+use crate::session_settings::SessionNames;
 use crate::shared::MAX_WAITING;
-use crate::stored::{Answered, Stored, Values, row_description};
 use crate::transaction;
 use crate::values::format_of;
 use crate::verb::Verb;
@@ -67,7 +67,7 @@ impl Session {
     }
 
     /// A SELECT by lists of keys as a query of whole tables, if its procedures have no room for so many keys.
-    fn as_query(&self, stored: &Stored, values: &Values, who: &Who) -> Result<Option<Stored>, Refusal> {
+    fn as_query(&self, stored: &Stored, values: &Values, who: &SessionNames) -> Result<Option<Stored>, Refusal> {
         let (Stored::Plan(plan), Values::Plan(values)) = (stored, values) else { return Ok(None) };
         let is_too_long = |prepared: &Prepared| plan.verb == Verb::Select && !prepared.has_room(values);
         if !plan.prepared.as_ref().is_some_and(is_too_long) {

@@ -34,14 +34,16 @@ use crate::cancel::{Cancel, Entered};
 use crate::catalog::Asker;
 use crate::copy;
 use crate::error::{Refusal, refuse};
-use crate::held::Kind as HeldKind;
-use crate::known::{DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, Who};
 use crate::limits::Answer;
+use crate::prepared::{Answered, Stored, Values};
+use crate::quota::Kind as HeldKind;
 use crate::reads::{LEVEL, Reader};
 use crate::rights::Right;
+use crate::session_settings::{
+    DEFAULT_READ_ONLY, Effect, Frees, IN_STANDBY, ISOLATION, READ_AFTER, READ_ONLY, RECORD, SessionNames,
+};
 use crate::settings::Settings;
 use crate::shared::{Database, Plan};
-use crate::stored::{Answered, Stored, Values};
 use crate::transaction::{self, Open, Turn};
 use crate::users::Users;
 use crate::values::{encode, format_of};
@@ -96,10 +98,10 @@ struct Names {
     freed: Vec<(HeldKind, String)>,
 }
 
-pub(crate) fn who<C: ClientInfo>(client: &C) -> Who {
+pub(crate) fn who<C: ClientInfo>(client: &C) -> SessionNames {
     let word = |name: &str| client.metadata().get(name).cloned();
     let user = word(METADATA_USER).unwrap_or_default();
-    Who { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
+    SessionNames { database: word(METADATA_DATABASE).unwrap_or_else(|| user.clone()), user }
 }
 
 impl Session {
@@ -164,7 +166,7 @@ impl Session {
         if is_of_block && self.is_implicit().await {
             return Err(refuse("25P01", "there are savepoints in transactions only").hint("BEGIN"));
         }
-        if matches!(control, Control::Begin { .. }) && !self.database.together {
+        if matches!(control, Control::Begin { .. }) && !self.database.runs_compounds {
             let message = "this engine runs no transactions of several statements";
             let hint = match self.database.caller.is_divided() {
                 true => "make a procedure of them: the nodes of all parts run it together",
@@ -354,7 +356,7 @@ impl Session {
     }
 
     /// Whose queries they are, and what bounds them.
-    fn asker<'a>(&'a self, who: &'a Who) -> Asker<'a> {
+    fn asker<'a>(&'a self, who: &'a SessionNames) -> Asker<'a> {
         let right = self.right().unwrap_or(Right::Nothing);
         Asker { who, right, users: self.users.as_deref(), cancel: &self.cancel, room: &self.database.query_room }
     }
@@ -364,7 +366,7 @@ impl Session {
         stored: &Stored,
         values: &Values,
         format: &Format,
-        who: &Who,
+        who: &SessionNames,
     ) -> Result<Answered, Refusal> {
         self.allow_stored(stored)?;
         let (plan, values) = match (stored, values) {

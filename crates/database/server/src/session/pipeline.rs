@@ -29,8 +29,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Session;
 use crate::error::{Refusal, refuse};
+use crate::prepared::{Stored, Values};
 use crate::shared::{Plan, closed, unanswered};
-use crate::stored::{Stored, Values};
 use crate::transaction::{self, Open};
 
 /// Bytes of statements that wait for a Sync; more of them run before it comes.
@@ -126,7 +126,7 @@ impl Session {
     pub(super) fn can_wait(&self, stored: &Stored) -> bool {
         let Stored::Plan(plan) = stored else { return false };
         let is_call = plan.prepared.as_ref().is_some_and(|prepared| !prepared.has_request());
-        is_call && !plan.is_many() && self.database.together && !self.database.follows()
+        is_call && !plan.is_many() && self.database.runs_compounds && !self.database.follows()
     }
 
     /// Has a statement wait for the Sync.
@@ -168,7 +168,7 @@ impl Session {
     /// client sends up to the Sync needs none.
     pub(super) async fn begin_implicit(&self) {
         let mut open = self.open.lock().await;
-        let is_needed = open.is_none() && self.database.together && !self.database.follows();
+        let is_needed = open.is_none() && self.database.runs_compounds && !self.database.follows();
         if is_needed && !self.is_last.load(std::sync::atomic::Ordering::Relaxed) {
             *open = Some(Open::new(self.is_read_only(), true));
         }
@@ -209,7 +209,7 @@ impl Session {
                     let (reader, cancel) = (&self.reader, &self.cancel);
                     vec![self.database.run(&call.plan, &call.values, self.owner(), None, reader, cancel).await]
                 }
-                (calls, commits, open) => self.together(calls, open, commits).await?,
+                (calls, commits, open) => self.runs_compounds(calls, open, commits).await?,
             }
         };
         let mut answers = answers.into_iter();
@@ -252,7 +252,7 @@ impl Session {
 
     /// Runs statements as the next steps of a transaction, up to the first that fails; the last answer then says why.
     /// If `commits`, and none fails, the transaction is committed in the same moment.
-    async fn together(
+    async fn runs_compounds(
         &self,
         calls: &[&Call],
         open: &mut Option<Open>,

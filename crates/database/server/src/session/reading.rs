@@ -6,14 +6,14 @@ use lockwork::sql::{SqlError, Statement, statements};
 use pgwire::api::Type;
 
 use super::Session;
+use crate::batch_call;
 use crate::catalog;
 use crate::copy;
 use crate::error::{Refusal, refuse};
 use crate::grants;
-use crate::known::{Who, known, wants_one_moment};
-use crate::many;
+use crate::prepared::Stored;
 use crate::query;
-use crate::stored::Stored;
+use crate::session_settings::{SessionNames, known, wants_one_moment};
 use crate::syntax::{comment, divide, is_unclosed};
 use crate::verb::Verb;
 
@@ -85,7 +85,7 @@ impl Session {
         &self,
         text: &str,
         declared: &[Option<Type>],
-        who: &Who,
+        who: &SessionNames,
     ) -> Result<Option<Stored>, Refusal> {
         let mut reading = Reading { declared, ..Reading::new(text) };
         if reading.is_at_end() {
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// Understands the next statement of a text, which has one. After an error there is no further one.
-    pub(super) async fn next(&self, reading: &mut Reading<'_>, who: &Who) -> Result<Stored, Refusal> {
+    pub(super) async fn next(&self, reading: &mut Reading<'_>, who: &SessionNames) -> Result<Stored, Refusal> {
         if is_unclosed(reading.rest) {
             let at = reading.before(reading.rest) + 1;
             reading.rest = "";
@@ -149,9 +149,9 @@ impl Session {
             reading.go_on(behind);
             return self.copy_of(piece, who).await.map_err(|refusal| refusal.behind(reading.before(piece)));
         }
-        if let Some(call) = many::call_of(piece) {
+        if let Some(call) = batch_call::call_of(piece) {
             reading.go_on(behind);
-            let statement = many::statement(&call)?;
+            let statement = batch_call::statement(&call)?;
             self.allow_statement(&statement)?;
             self.database.admit_write(Verb::Call)?;
             let stored = Stored::Plan(Arc::new(self.database.plan_many(&statement, self.user())?));

@@ -10,9 +10,9 @@ use crate::audit::{Event, Of};
 use crate::copy::Copy;
 use crate::error::{Refusal, refuse};
 use crate::grants::{self, Change, Privilege};
+use crate::prepared::{Answered, Stored};
 use crate::rights::Right;
 use crate::shared::Plan;
-use crate::stored::{Answered, Stored};
 use crate::verb::Verb;
 
 impl Session {

@@ -18,8 +18,8 @@ use super::reading::Reading;
 use super::{End, Session, who};
 use crate::copy::Copy;
 use crate::error::{refuse, response};
-use crate::known::Who;
-use crate::stored::{Answered, Stored, row_description};
+use crate::prepared::{Answered, Stored, row_description};
+use crate::session_settings::SessionNames;
 
 impl Session {
     /// Carries out one statement of a simple query.
@@ -48,7 +48,7 @@ impl Session {
 
 impl Session {
     /// Understands and carries out the next statement of a simple query.
-    async fn next_of_simple<C>(&self, client: &mut C, reading: &mut Reading<'_>, who: &Who) -> PgWireResult<()>
+    async fn next_of_simple<C>(&self, client: &mut C, reading: &mut Reading<'_>, who: &SessionNames) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<Message> + Unpin + Send,
         C::PortalStore: PortalStore,

@@ -72,7 +72,7 @@ fn refuse_others(cursor: &Cursor) -> Result<()> {
     unsupported(cursor.place(), format!("{what} is not supported"), hint)
 }
 
-/// What statements that there are not begin with, and what there is.
+/// First words of unsupported statements, and what to use instead.
 const STATEMENTS: &[(&str, &str)] = &[
     ("CREATE", "CREATE TABLE, CREATE INDEX and CREATE PROCEDURE are"),
     (

@@ -1,4 +1,5 @@
-//! Expressions: read by sqlparser, then turned into what there is; everything else is refused by name.
+//! Expressions: sqlparser reads them, and this module turns them into the supported ones; it refuses the others by
+//! name.
 
 use sqlparser::ast as sql;
 use sqlparser::ast::Spanned;

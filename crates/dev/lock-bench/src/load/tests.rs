@@ -6,9 +6,9 @@ use lockwork_workload::random::Random;
 use super::*;
 
 /// Nobody is there.
-struct Nowhere;
+struct NullLink;
 
-impl Link for Nowhere {
+impl Link for NullLink {
     fn send(&mut self, _: &[u8]) -> std::io::Result<()> {
         Ok(())
     }
@@ -68,7 +68,7 @@ fn measure(tasks: u32, writes: f64, loses_from: u64, measured: Duration) -> Resu
     let machine = Box::new(Generous { requests: 0, loses_from, granted: VecDeque::new() });
     let script = Four { writes, random: Random::new(1) };
     let load = Load { tasks, ..load(measured) };
-    drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load)
+    drive(vec![Site { machine, link: Box::new(NullLink) }], vec![script], &load)
 }
 
 fn load(measured: Duration) -> Load {
@@ -122,7 +122,7 @@ impl Script for Turns {
 fn transactions_take_all_of_their_locks_and_stay_for_a_while() {
     let machine = || Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
     let load = Load { most: 3, types: 2, inside: 50_000, ..load(10 * BRIEF) };
-    let site = Site { machine: machine(), link: Box::new(Nowhere) };
+    let site = Site { machine: machine(), link: Box::new(NullLink) };
     let measured = drive(vec![site], vec![Turns { both: true, at: 0 }], &load).expect("one task is in nobody's way");
     let [many, one] = [0, 1].map(|number| &measured.transactions[number]);
     assert!(many.count().abs_diff(one.count()) <= 1 && one.count() > 0);
@@ -131,7 +131,7 @@ fn transactions_take_all_of_their_locks_and_stay_for_a_while() {
     assert!(measured.seconds * 1e9 >= ((one.count() + many.count()) * 50_000) as f64 * 0.9);
     // The second task meets the first one, as this machine grants everything.
     let load = Load { tasks: 2, ..load };
-    let site = Site { machine: machine(), link: Box::new(Nowhere) };
+    let site = Site { machine: machine(), link: Box::new(NullLink) };
     let error = drive(vec![site], vec![Turns { both: false, at: 0 }], &load).expect_err("two write").to_string();
     assert!(error.contains("was granted Exclusive while 1 writers"), "{error}");
 }
@@ -151,7 +151,7 @@ fn grants_are_counted_by_slices_of_the_time_from_the_first_to_the_last() {
     let has_margins = || {
         let machine = Box::new(Generous { requests: 0, loses_from: u64::MAX, granted: VecDeque::new() });
         let script = Four { writes: 0.0, random: Random::new(1) };
-        let measured = drive(vec![Site { machine, link: Box::new(Nowhere) }], vec![script], &load).expect("it runs");
+        let measured = drive(vec![Site { machine, link: Box::new(NullLink) }], vec![script], &load).expect("it runs");
         assert_eq!(measured.slices.len(), 16);
         let counted: u64 = measured.slices.iter().sum();
         assert!(counted <= measured.grants);

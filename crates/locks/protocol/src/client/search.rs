@@ -1,4 +1,4 @@
-//! What searches for deadlocks ask a client; see [`circles`](crate::circles).
+//! What searches for deadlocks ask a client; see [`deadlock`](crate::cycles).
 
 use super::{Client, Phase, Request, task_of};
 use std::collections::BTreeSet;

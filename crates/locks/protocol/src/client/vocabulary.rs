@@ -14,7 +14,7 @@ pub struct Ask {
     pub timeout: Option<u64>,
     /// Do not wait for anybody who holds; only, and not for long, for an answer.
     pub try_only: bool,
-    /// Give up when it waits in a circle with others that ask for this too. Tasks that do things at one time must have
+    /// Give up when it waits in a cycle with others that ask for this too. Tasks that do things at one time must have
     /// numbers of their own then.
     pub detect_deadlock: bool,
 }
@@ -65,7 +65,7 @@ pub enum Event {
         /// Where to ask.
         to: SocketAddr,
     },
-    /// It waits in a circle with others, and no longer does.
+    /// It waits in a cycle with others, and no longer does.
     Deadlock {
         /// Whose.
         request: u64,

@@ -1,9 +1,9 @@
 //! A machine whose decider was restored: it goes on in a new session, reports, and enrols; see [`crate::report`].
 
 use super::Node;
-use crate::circles::Circles;
 use crate::config::Identity;
 use crate::control::Service;
+use crate::deadlock::DeadlockSearch;
 use crate::packet::{GRANTED, Kind, Packet};
 use crate::report::{Reported, Reporting, continues, era};
 use crate::word::Machine;
@@ -43,7 +43,7 @@ impl Node {
         }
         self.me = Identity { session, ..self.me };
         self.packets.clear();
-        self.circles = Circles::new(&self.config, self.me);
+        self.deadlock = DeadlockSearch::new(&self.config, self.me);
         self.pool.resume(self.me, packet.token);
         let pool = &self.pool;
         let (waiting, mut elsewhere) = self.client.resume(now, self.me, |lock, request| pool.has_holder(lock, request));
@@ -59,7 +59,7 @@ impl Node {
         self.renew(now);
         for again in waiting {
             if again.detect_deadlock {
-                self.circles.watch(now, again.request);
+                self.deadlock.watch(now, again.request);
             }
             self.ask(now, again.lock, again.request, again.mode, again.try_only);
         }

@@ -1,7 +1,7 @@
 //! What an agent does next: the one place that grants, hands over, gives back, opens and closes.
 
 use super::{AgentPool, Watch};
-use crate::agent::{Op, Wait, Why};
+use crate::agent::{MoveReason, Op, Wait};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
 use lockwork_locking::LockMode;
@@ -76,7 +76,7 @@ impl AgentPool {
             self.start(now, lock, Op::Move { to: next, queued });
         } else if agent.open || !room {
             self.branches.take(Branch::RetakeForToken);
-            self.start(now, lock, Op::Retake(Why::Token));
+            self.start(now, lock, Op::Retake(MoveReason::Token));
         } else {
             agent.queue.pop_front();
             agent.starved = false;

@@ -123,7 +123,7 @@ impl AgentPool {
         locks.into_iter().for_each(|lock| self.advance(now, lock));
     }
 
-    /// Takes in who asks for a lock that nobody holds, or of which nobody knows yet who holds it. Whether that was so.
+    /// Admits a request for a lock without a holder, or whose holders are not known yet; returns whether it did.
     pub(super) fn admit_managed(&mut self, now: u64, lock: u64, waiter: Waiter, try_only: bool) -> bool {
         let Some(agent) = self.agents.get_mut(&lock) else { return false };
         if !agent.adopted {

@@ -1,7 +1,7 @@
 //! What packets do to agents.
 
 use super::{AgentPool, MAX_HOPS, Output};
-use crate::agent::{Agent, Holder, Op, Running, Why};
+use crate::agent::{Agent, Holder, MoveReason, Op, Running};
 use crate::branches::Branch;
 use crate::decider::TOKEN_STEP;
 use crate::packet::{AGENT, BUSY, GRANTED, Kind, Packet, TRY, Waiter, waiters_of_body};
@@ -31,7 +31,7 @@ impl AgentPool {
             self.too_early(now, packet);
             return;
         };
-        if matches!(agent.op(), Some(Op::Retake(Why::LostUnknown))) {
+        if matches!(agent.op(), Some(Op::Retake(MoveReason::LostUnknown))) {
             // Not known yet whether the agent is here. Waiters can wait for that here; all others ask again.
             if let (Kind::Acquire, Some(waiter)) = (packet.kind, waiter(packet))
                 && !packet.has(GRANTED)
@@ -94,7 +94,7 @@ impl AgentPool {
         agent.known = incarnation;
         agent.seen.clear();
         agent.running = None;
-        self.start(now, lock, Op::Retake(if unknown { Why::LostUnknown } else { Why::Lost }));
+        self.start(now, lock, Op::Retake(if unknown { MoveReason::LostUnknown } else { MoveReason::Lost }));
     }
 
     /// A reader whom the decider has granted; or, while machines are asked, any holder.
@@ -179,7 +179,7 @@ impl AgentPool {
             self.start(now, lock, Op::Free);
         } else {
             self.branches.take(Branch::RetakeOfArrived);
-            self.start(now, lock, Op::Retake(Why::Arrived));
+            self.start(now, lock, Op::Retake(MoveReason::Arrived));
         }
     }
 
@@ -287,7 +287,8 @@ impl AgentPool {
         let lock = packet.lock;
         let Some(waiter) = waiter(packet) else { return };
         self.confirm_agent(packet);
-        let taking_over = self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(Why::LostUnknown)));
+        let taking_over =
+            self.agents.get(&lock).is_some_and(|agent| agent.op() == Some(Op::Retake(MoveReason::LostUnknown)));
         let begun = self.begin(packet, State::Led);
         if begun == Begun::Not {
             self.branches.take(Branch::ArrivedAgain);
@@ -325,7 +326,7 @@ impl AgentPool {
     fn retaken(&mut self, now: u64, packet: &Packet) {
         let lock = packet.lock;
         let agent = self.agents.get_mut(&lock).expect("it was found");
-        let unknown = matches!(agent.op(), Some(Op::Retake(Why::LostUnknown)));
+        let unknown = matches!(agent.op(), Some(Op::Retake(MoveReason::LostUnknown)));
         agent.running = None;
         agent.open = false;
         agent.alone = false;
@@ -376,7 +377,7 @@ impl AgentPool {
                 self.branches.take(Branch::RefusedRetake);
                 // Nobody else can have made this word, unless readers could join, or it was never said to be the
                 // present one.
-                let done = packet.state == State::Led && newer == 1 && !agent.open && why != Why::Arrived;
+                let done = packet.state == State::Led && newer == 1 && !agent.open && why != MoveReason::Arrived;
                 if done {
                     // An earlier copy was done, and the answer was lost.
                     self.retaken(now, &Packet { token: packet.token | (TOKEN_STEP - 1), ..*packet });

@@ -10,7 +10,7 @@ use std::hash::Hash;
 
 /// Who has asked a machine about its locks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Curious<A> {
+pub(super) struct StatusQuery<A> {
     pub(super) address: A,
     pub(super) request: u64,
     pub(super) until: u64,
@@ -51,7 +51,7 @@ impl<A: Copy + Eq + Hash> Registry<A> {
         self.next_curious += 1;
         let question = Packet { request: self.next_curious, ..Packet::new(Kind::Status, packet.lock) };
         let until = now.saturating_add(CURIOUS_NS);
-        self.curious.insert(self.next_curious, Curious { address: from, request: packet.request, until });
+        self.curious.insert(self.next_curious, StatusQuery { address: from, request: packet.request, until });
         self.outgoing.extend(machines.into_iter().map(|address| (address, question, Vec::new())));
     }
 }

@@ -16,7 +16,7 @@ const MAX_LINES: usize = 400;
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Actor {
     /// The decider or the registry.
     Service,
     /// The process at this place.
@@ -24,10 +24,10 @@ pub(super) enum Who {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum TraceEvent {
     /// Sent; so many copies arrive, the first after so long.
     Sent {
-        to: Who,
+        to: Actor,
         packet: Packet,
         copies: u8,
         after: u64,
@@ -46,8 +46,8 @@ pub(super) enum What {
 struct Record {
     now: u64,
     lock: u64,
-    who: Who,
-    what: What,
+    who: Actor,
+    what: TraceEvent,
 }
 
 /// For everything that is about no lock in particular.
@@ -63,7 +63,7 @@ impl Trace {
         Self { records: VecDeque::with_capacity(MOST) }
     }
 
-    pub(super) fn add(&mut self, now: u64, lock: u64, who: Who, what: What) {
+    pub(super) fn add(&mut self, now: u64, lock: u64, who: Actor, what: TraceEvent) {
         if self.records.len() == MOST {
             self.records.pop_front();
         }
@@ -80,8 +80,8 @@ impl Trace {
     /// The last lines about a lock.
     pub(super) fn about(&self, lock: u64) -> String {
         let concerned = |record: &&Record| {
-            let control =
-                matches!(record.what, What::Received(packet) if matches!(packet.kind, Kind::Renew | Kind::Renewed));
+            let renewal = |packet: &Packet| matches!(packet.kind, Kind::Renew | Kind::Renewed);
+            let control = matches!(&record.what, TraceEvent::Received(packet) if renewal(packet));
             record.lock == lock || (record.lock == EVERY_LOCK && !control)
         };
         let mut lines: Vec<_> = self.records.iter().rev().filter(concerned).take(MAX_LINES).collect();
@@ -91,18 +91,18 @@ impl Trace {
             let us = (now / 1000, now % 1000);
             write!(text, "{:>9}.{:03} us  {:>8}  ", us.0, us.1, name(*who)).expect("a string takes everything");
             let written = match what {
-                What::Sent { to, packet, copies, after } => match copies {
+                TraceEvent::Sent { to, packet, copies, after } => match copies {
                     0 => write!(text, "-> {} {}  LOST", name(*to), line(packet)),
                     1 => write!(text, "-> {} {}  ({} ns)", name(*to), line(packet), after),
                     _ => write!(text, "-> {} {}  ({} ns) {copies} copies", name(*to), line(packet), after),
                 },
-                What::Received(packet) => write!(text, "<- {}", line(packet)),
-                What::Word(word) => {
+                TraceEvent::Received(packet) => write!(text, "<- {}", line(packet)),
+                TraceEvent::Word(word) => {
                     write!(text, "   word: {} machine {} incarnation {}", word.state, word.machine.0, word.incarnation)
                 }
-                What::Event(event) => write!(text, "   {event:x?}"),
-                What::Task { request, does } => write!(text, "   task {} {does} {request:x}", request >> 32),
-                What::Place(does, machine) => write!(text, "   {does} (machine {})", machine.0),
+                TraceEvent::Event(event) => write!(text, "   {event:x?}"),
+                TraceEvent::Task { request, does } => write!(text, "   task {} {does} {request:x}", request >> 32),
+                TraceEvent::Place(does, machine) => write!(text, "   {does} (machine {})", machine.0),
             };
             written.expect("a string takes everything");
             text.push('\n');
@@ -111,10 +111,10 @@ impl Trace {
     }
 }
 
-fn name(who: Who) -> String {
+fn name(who: Actor) -> String {
     match who {
-        Who::Service => "service".to_owned(),
-        Who::Place(place) => format!("place {place}"),
+        Actor::Service => "service".to_owned(),
+        Actor::Place(place) => format!("place {place}"),
     }
 }
 

@@ -7,7 +7,7 @@ mod weather;
 use super::checker::Checker;
 use super::faults::Faults;
 use super::place::{Doing, Place, Process};
-use super::trace::{EVERY_LOCK, Trace, What, Who};
+use super::trace::{Actor, EVERY_LOCK, Trace, TraceEvent};
 use super::{Counters, Failure, Report, Settings};
 use crate::config::{Config, Identity};
 use crate::control::Service;
@@ -297,7 +297,7 @@ impl<S: Store> World<S> {
             first = if copy == 0 { delay } else { first.min(delay) };
             self.after(delay, Then::Arrive { to, from, bytes });
         }
-        let what = What::Sent { to: who(to), packet: *packet, copies, after: first };
+        let what = TraceEvent::Sent { to: who(to), packet: *packet, copies, after: first };
         self.trace.add(self.now, lock_of(packet), who(from), what);
     }
 
@@ -314,7 +314,7 @@ impl<S: Store> World<S> {
 
     /// As a daemon does it: the decider looks at headers only, and payloads are checked by who reads them.
     fn decide(&mut self, from: u32, packet: Packet, payload: &[u8]) {
-        self.trace.add(self.now, lock_of(&packet), Who::Service, What::Received(packet));
+        self.trace.add(self.now, lock_of(&packet), Actor::Service, TraceEvent::Received(packet));
         let settings = decider::Settings { writers_first: self.settings.writers_first };
         let of = packet.lock.min(self.settings.locks - 1);
         if !self.registry.admits(&self.store, &packet) {
@@ -324,7 +324,7 @@ impl<S: Store> World<S> {
         let outputs = decide(&self.store, &self.registry, settings, &packet);
         let after = self.store.load(of);
         if before != after {
-            self.trace.add(self.now, of, Who::Service, What::Word(after));
+            self.trace.add(self.now, of, Actor::Service, TraceEvent::Word(after));
         }
         for (to, packet) in outputs.packets.into_iter().flatten() {
             let payload = if outputs.payload { payload } else { &[] };
@@ -375,12 +375,12 @@ impl<S: Store> World<S> {
                     self.record(Member { machine, session, nonce: 0, address: 0, manages: false }, false);
                 }
                 Change::Gone { machine, session } => {
-                    self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("session ended", machine));
+                    self.trace.add(self.now, EVERY_LOCK, Actor::Service, TraceEvent::Place("session ended", machine));
                     self.own.purge(self.now, machine, session);
                 }
                 Change::Adopted(adopted) => {
                     let word = self.store.load(adopted.lock);
-                    self.trace.add(self.now, adopted.lock, Who::Service, What::Word(word));
+                    self.trace.add(self.now, adopted.lock, Actor::Service, TraceEvent::Word(word));
                     self.counters.restored += u64::from(self.registry.recovering().is_some());
                     self.own.adopt(adopted.lock, adopted.incarnation, adopted.token);
                 }
@@ -453,7 +453,7 @@ impl<S: Store> World<S> {
             return;
         }
         let Ok((packet, body)) = parse_whole(bytes, self.key.as_ref()) else { return };
-        self.trace.add(self.now, lock_of(&packet), Who::Place(place), What::Received(packet));
+        self.trace.add(self.now, lock_of(&packet), Actor::Place(place), TraceEvent::Received(packet));
         let clock = here.clock(self.now);
         match &mut here.process {
             Process::Down => return,
@@ -469,7 +469,12 @@ impl<S: Store> World<S> {
                 if packet.kind == Kind::Welcome && packet.request == *nonce {
                     let who = Identity { machine: packet.requester, session: packet.requester_session };
                     here.process = Process::Running(Box::new(Node::new(self.config, who, *since)));
-                    self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("has joined", who.machine));
+                    self.trace.add(
+                        self.now,
+                        EVERY_LOCK,
+                        Actor::Place(place),
+                        TraceEvent::Place("has joined", who.machine),
+                    );
                     for task in 0..self.settings.tasks {
                         self.think(place, task);
                     }
@@ -512,7 +517,7 @@ impl<S: Store> World<S> {
             let (until, branches) = (here.when(node.lease_until()), node.branches());
             self.counters.branches.add(&branches);
             self.checker.gone(machine, session, until);
-            self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("session over", machine));
+            self.trace.add(self.now, EVERY_LOCK, Actor::Place(place), TraceEvent::Place("session over", machine));
             let delay = self.random.scaled(5 * MS);
             return self.start_process(place, delay);
         }
@@ -526,8 +531,8 @@ impl<S: Store> World<S> {
     }
 }
 
-const fn who(place: u32) -> Who {
-    if place == SERVICE { Who::Service } else { Who::Place(place) }
+const fn who(place: u32) -> Actor {
+    if place == SERVICE { Actor::Service } else { Actor::Place(place) }
 }
 
 const fn lock_of(packet: &Packet) -> u64 {

@@ -8,8 +8,8 @@
 
 mod any_packets;
 mod beyond;
-mod circles;
 mod dead_agents;
+mod deadlock;
 mod golden;
 mod holes;
 mod network;

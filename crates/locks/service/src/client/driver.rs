@@ -53,7 +53,7 @@ pub(super) struct Shared {
     /// When a task last drove.
     active: AtomicU64,
     /// A task sleeps at the socket.
-    led: AtomicBool,
+    socket_waiter: AtomicBool,
     /// Until when the background thread sleeps, 0 while it does not.
     asleep_until: AtomicU64,
     /// The bell was rung for a batch since the background thread last woke up.
@@ -77,7 +77,7 @@ impl Shared {
             spin,
             spinner: Spinner::default(),
             active: AtomicU64::new(0),
-            led: AtomicBool::new(false),
+            socket_waiter: AtomicBool::new(false),
             asleep_until: AtomicU64::new(0),
             rung: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -105,7 +105,7 @@ impl Shared {
 
     /// Whether the background thread will look after a batch soon; if so, it knows.
     fn takes_batch(&self, core: &Core) -> bool {
-        if core.requests() <= FEW || self.led.load(Ordering::Acquire) || !self.is_quiet() {
+        if core.requests() <= FEW || self.socket_waiter.load(Ordering::Acquire) || !self.is_quiet() {
             return false;
         }
         // While the core is locked: if it is awake now, it locks the core again before it sleeps.
@@ -181,9 +181,9 @@ impl Shared {
             }
         }
         while !wait.is_answered() {
-            if !self.led.swap(true, Ordering::AcqRel) {
+            if !self.socket_waiter.swap(true, Ordering::AcqRel) {
                 self.lead(wait);
-                self.led.store(false, Ordering::Release);
+                self.socket_waiter.store(false, Ordering::Release);
             } else {
                 wait.sleep(LONGEST_SLEEP, Wait::is_answered);
             }
@@ -210,9 +210,9 @@ impl Shared {
     /// The background thread, until it is stopped.
     pub(super) fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
-            let led = self.led.load(Ordering::Acquire);
-            if led || !self.is_quiet() {
-                std::thread::sleep(if led { LONG_NAP } else { BACKOFF });
+            let socket_waiter = self.socket_waiter.load(Ordering::Acquire);
+            if socket_waiter || !self.is_quiet() {
+                std::thread::sleep(if socket_waiter { LONG_NAP } else { BACKOFF });
                 self.try_drive();
                 continue;
             }

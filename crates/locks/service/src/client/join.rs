@@ -75,7 +75,7 @@ impl Role {
     }
 }
 
-/// One who asks to join.
+/// A session that wants to join.
 #[derive(Debug)]
 struct Joining {
     nonce: u64,

@@ -197,8 +197,8 @@ impl Locks {
     }
 
     /// The same for a task, by a thread of its own.
-    pub(super) fn meeting(&self, search: &Search, lock: u64, to: SocketAddr) -> Arc<Meeting> {
-        let meeting = Arc::new(Meeting::default());
+    pub(super) fn meeting(&self, search: &Search, lock: u64, to: SocketAddr) -> Arc<SessionStart> {
+        let meeting = Arc::new(SessionStart::default());
         let (locks, left, told) = (self.clone(), search.left(), Arc::clone(&meeting));
         let met = move || {
             let met = locks.meet(to, left);
@@ -229,7 +229,7 @@ pub(super) enum Followed {
 
 /// A session that a thread begins for a task.
 #[derive(Debug, Default)]
-pub(super) struct Meeting(Mutex<Met>);
+pub(super) struct SessionStart(Mutex<Met>);
 
 #[derive(Debug, Default)]
 struct Met {
@@ -237,7 +237,7 @@ struct Met {
     waker: Option<Waker>,
 }
 
-impl Meeting {
+impl SessionStart {
     fn tell(&self, met: Result<(), ConnectError>) {
         let waker = {
             let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -145,7 +145,7 @@ impl<P: DataPlane> Lockd<P> {
             return u64::MAX;
         }
         if self.registry.recovering().is_none() && !self.registry.settles() {
-            let handed = racks.step(self.now, store, self.heirs.node_mut(), A_STEP);
+            let handed = racks.step(self.now, store, self.successors.node_mut(), A_STEP);
             let of = |part: u64| generations[part as usize];
             let left = |part| Some(Left { part, generation: of(part), token: racks.left(part, store)? });
             let mut desk = board.desk();

@@ -1,8 +1,8 @@
-//! Where it is written down who takes part, so that a lockd that is started anew can go on: see
+//! Stores the members in etcd, so that a restarted lockd can resume their sessions: see
 //! `lockwork_lock_protocol::report`.
 //!
-//! The thread that decides never waits for it. A member is told that it takes part once it is durable; who is gone is
-//! struck out at some time, because a member that is known and not there costs no more than a lease.
+//! The deciding thread never waits for etcd. A member's join is answered once it is durable. A member that has left is
+//! removed later, because a stored member that is gone costs no more than a lease.
 
 use lockwork_lock_protocol::registry::Member;
 use lockwork_lock_protocol::report::in_era;
@@ -53,9 +53,9 @@ pub fn member(key: &[u8], value: &[u8], era: u32) -> Result<Member<SocketAddr>, 
     })
 }
 
-/// What is under way.
+/// Writes members to etcd, and tracks the writes that etcd has not confirmed.
 #[derive(Debug)]
-pub(super) struct Roll {
+pub(super) struct MemberLog {
     records: Box<dyn Records>,
     joining: HashMap<u64, Member<SocketAddr>>,
     next: u64,
@@ -64,7 +64,7 @@ pub(super) struct Roll {
     away: Option<Instant>,
 }
 
-impl Roll {
+impl MemberLog {
     pub(super) fn new(records: Box<dyn Records>) -> Self {
         Self { records, joining: HashMap::new(), next: 0, durable: Vec::new(), away: None }
     }

@@ -1,7 +1,7 @@
 //! A daemon that goes on where another ended, or is followed by none: see `lockwork_lock_protocol::report`.
 
 use super::racks::LOST_ETCD;
-use super::records::{Records, Roll};
+use super::records::{MemberLog, Records};
 use super::{Lockd, random_sessions};
 use crate::plane::DataPlane;
 use lockwork_lock_protocol::packet::{Kind, Packet, Problem};
@@ -31,7 +31,7 @@ impl<P: DataPlane> Lockd<P> {
         self.registry = Registry::restore(self.now, config, self.service, members);
         self.recovery_began = self.registry.recovering().map(|_| self.now);
         self.holds_back = self.recovery_began.is_some();
-        self.roll = Some(Roll::new(records));
+        self.roll = Some(MemberLog::new(records));
         if era > 1 {
             self.opens = 0;
         } else if self.several.is_some() && self.opens > 0 {

@@ -16,7 +16,7 @@ pub(super) const SCANNED: usize = 50;
 
 /// What a transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Operation {
     /// Looks up rows that are there.
     Search,
     /// Inserts rows, each partition's in ascending order.
@@ -28,7 +28,7 @@ pub(super) enum What {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
-    pub(super) what: What,
+    pub(super) what: Operation,
     /// DB instructions of a transaction.
     pub(super) each: usize,
     /// Partitions, and rows of each.
@@ -46,14 +46,14 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    pub(super) fn new(what: What, each: usize, partitions: usize, records: u64, seed: u64) -> Self {
+    pub(super) fn new(what: Operation, each: usize, partitions: usize, records: u64, seed: u64) -> Self {
         Self {
             what,
             each,
             partitions: partitions as u64,
             records,
             payload: 0,
-            ordered: what == What::Scan,
+            ordered: what == Operation::Scan,
             remote: false,
             random: Random::stream(seed, 7),
             ids: Vec::new(),
@@ -70,16 +70,16 @@ impl Probe {
         if self.ordered { number } else { home + number * self.partitions }
     }
 
-    fn source(&self, what: What, each: usize, table: u64) -> String {
+    fn source(&self, what: Operation, each: usize, table: u64) -> String {
         let parameters: String = (0..each).map(|i| format!("param k{i}: i64\n")).collect();
         let rows: String = match what {
-            What::Scan => (0..each).map(|i| format!("result rows{i}: i64[{SCANNED}]\n")).collect(),
+            Operation::Scan => (0..each).map(|i| format!("result rows{i}: i64[{SCANNED}]\n")).collect(),
             _ => String::new(),
         };
         let start = |i: usize| match what {
-            What::Search => format!("    search  c{i}, rows{table}, [k{i}]\n"),
-            What::Insert => format!("    insert  c{i}, rows{table}, [k{i}]\n"),
-            What::Scan => format!("    scan    c{i}, rows{table}.value, [k{i}], [rows{i}], {SCANNED}\n"),
+            Operation::Search => format!("    search  c{i}, rows{table}, [k{i}]\n"),
+            Operation::Insert => format!("    insert  c{i}, rows{table}, [k{i}]\n"),
+            Operation::Scan => format!("    scan    c{i}, rows{table}.value, [k{i}], [rows{i}], {SCANNED}\n"),
         };
         let starts: String = (0..each).map(start).collect();
         let waits: String = (0..each).map(|i| format!("    ret     c{i}\n")).collect();
@@ -87,7 +87,7 @@ impl Probe {
         format!("procedure {name}\ntable rows{table}\n{parameters}{rows}{starts}{waits}    commit\n")
     }
 
-    fn procedure(what: What, each: usize, table: u64) -> String {
+    fn procedure(what: Operation, each: usize, table: u64) -> String {
         format!("{what:?}_{each}_{table}").to_lowercase()
     }
 }
@@ -117,7 +117,7 @@ impl Workload for Probe {
 
     fn row_count(&self, _: usize) -> u64 {
         match self.what {
-            What::Insert => 0,
+            Operation::Insert => 0,
             _ if self.ordered => self.records,
             _ => self.records * self.partitions,
         }
@@ -132,10 +132,10 @@ impl Workload for Probe {
     }
 
     fn sources(&self) -> Vec<(String, String)> {
-        let of = |what: What, each: usize| {
+        let of = |what: Operation, each: usize| {
             (0..self.tables()).map(move |table| (Self::procedure(what, each, table), self.source(what, each, table)))
         };
-        let scans = (self.ordered && self.what != What::Scan).then(|| of(What::Scan, 1));
+        let scans = (self.ordered && self.what != Operation::Scan).then(|| of(Operation::Scan, 1));
         of(self.what, self.each).chain(scans.into_iter().flatten()).collect()
     }
 
@@ -157,15 +157,15 @@ impl Workload for Probe {
                 let home = if self.remote { (home + i) % self.partitions } else { home };
                 let key = match self.what {
                     // Distinct in the transaction, as in YCSB.
-                    What::Search => loop {
+                    Operation::Search => loop {
                         let number = self.random.below(self.records);
                         let key = self.key(home, number);
                         if !keys.contains(&key) {
                             break key;
                         }
                     },
-                    What::Insert => self.key(home, self.called / self.partitions * self.each as u64 + i),
-                    What::Scan => self.random.below(self.records - SCANNED as u64 + 1),
+                    Operation::Insert => self.key(home, self.called / self.partitions * self.each as u64 + i),
+                    Operation::Scan => self.random.below(self.records - SCANNED as u64 + 1),
                 };
                 keys.push(key);
             }
@@ -179,7 +179,7 @@ impl Workload for Probe {
     }
 
     fn block_bytes(&self) -> u32 {
-        let rows = if self.what == What::Scan { 8 * SCANNED } else { 0 };
+        let rows = if self.what == Operation::Scan { 8 * SCANNED } else { 0 };
         (32 + self.each * (8 + rows)) as u32
     }
 
@@ -192,11 +192,11 @@ impl Workload for Probe {
     }
 
     fn growth(&self, _: usize) -> f64 {
-        if self.what == What::Insert { self.each as f64 / self.tables() as f64 } else { 0.0 }
+        if self.what == Operation::Insert { self.each as f64 / self.tables() as f64 } else { 0.0 }
     }
 
     fn repeat(&self) -> Repeat {
-        if self.what == What::Insert { Repeat::Never } else { Repeat::Freely }
+        if self.what == Operation::Insert { Repeat::Never } else { Repeat::Freely }
     }
 
     fn observe(&mut self, _: &Batch) {}
@@ -208,7 +208,7 @@ impl Workload for Probe {
                 let (status, code) = (block.status(), block.abort_code());
                 return Err(WorkloadError::Violation(format!("block {number} ended as {status:?}, code {code:#x}")));
             }
-            if self.what != What::Scan {
+            if self.what != Operation::Scan {
                 continue;
             }
             let word = |at: usize| u64::from_le_bytes(block.bytes()[at..at + 8].try_into().expect("eight bytes"));
@@ -232,7 +232,7 @@ impl Workload for Probe {
         let (mut rows, mut sum, mut wrong) = (0_u64, 0_u64, None);
         export(&mut |table, image| {
             let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
-            let expected = if self.what == What::Insert { 0 } else { 3 * word(0) };
+            let expected = if self.what == Operation::Insert { 0 } else { 3 * word(0) };
             if word(8) != expected {
                 wrong = Some(format!("{table}: the row of key {} has value {}", word(0), word(8)));
             }
@@ -240,12 +240,12 @@ impl Workload for Probe {
             sum = sum.wrapping_add(word(0));
         });
         let per_table = match self.what {
-            What::Insert => self.called * self.each as u64 / self.tables(),
+            Operation::Insert => self.called * self.each as u64 / self.tables(),
             _ => self.row_count(0),
         };
         let all = per_table * self.tables();
         // Keys are 0 to n - 1 in every table, or, of inserts, as far as whole rounds of partitions have come.
-        let complete = self.what != What::Insert || self.called.is_multiple_of(self.partitions);
+        let complete = self.what != Operation::Insert || self.called.is_multiple_of(self.partitions);
         let keys = (per_table * per_table.saturating_sub(1) / 2).wrapping_mul(self.tables());
         match wrong {
             Some(wrong) => Err(WorkloadError::Violation(wrong)),
@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn every_probe_runs_and_its_check_sees_what_is_missing() {
         for (what, ordered) in [
-            (What::Search, false),
-            (What::Search, true),
-            (What::Insert, false),
-            (What::Insert, true),
-            (What::Scan, true),
+            (Operation::Search, false),
+            (Operation::Search, true),
+            (Operation::Insert, false),
+            (Operation::Insert, true),
+            (Operation::Scan, true),
         ] {
             for remote in [false, !ordered] {
                 let mut probe = Probe { remote, ordered, ..Probe::new(what, 3, 2, 500, 1) };

@@ -53,7 +53,7 @@ pub(super) struct Arguments {
     /// process; none, when it has run, and only what is there at the end is kept [default: fsync]
     #[arg(long)]
     durability: Option<String>,
-    /// Of a server: who asks [default: PGUSER, USER, or lockwork]. A password is that of the URL, LOCKWORK_PASSWORD or
+    /// At a server: the user [default: PGUSER, USER, or lockwork]. A password is that of the URL, LOCKWORK_PASSWORD or
     /// PGPASSWORD, or is asked for
     #[arg(long)]
     user: Option<String>,

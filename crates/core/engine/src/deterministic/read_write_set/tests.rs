@@ -37,7 +37,7 @@ fn meet(a: &Touch, b: &Touch) -> bool {
 }
 
 fn claims(granules: &Granules, touches: &[Touch]) -> Vec<Claim> {
-    let mut read_write_set = Footprint::default();
+    let mut read_write_set = ReadWriteSet::default();
     read_write_set.clear();
     for touch in touches {
         let (first, last) = (key(touch.first), key(touch.last));
@@ -104,8 +104,8 @@ proptest! {
 #[test]
 fn granules_follow_the_ranges() {
     let mut granules = Granules { cuts: vec![CUT], whole: false };
-    let mut read_write_set = Footprint::default();
-    let claimed = |read_write_set: &mut Footprint, granules: &Granules, last: u64| {
+    let mut read_write_set = ReadWriteSet::default();
+    let claimed = |read_write_set: &mut ReadWriteSet, granules: &Granules, last: u64| {
         read_write_set.clear();
         let fits = read_write_set.scan(granules, 0, &Key([0; 4]), &Key([last, 0, 0, 0]), 0);
         fits.then_some(read_write_set.claims().len())

@@ -11,7 +11,7 @@ use lockwork_storage::Database;
 
 use super::*;
 use crate::access::Access as Used;
-use crate::fetch::{Here, Windows, fetched};
+use crate::fetch::{LocalPartition, Windows, fetched};
 use crate::layout::Layout;
 
 /// Tables with a few rows, procedures, and what is known of them.
@@ -57,7 +57,7 @@ impl World {
             if !lacks.fetch {
                 return used;
             }
-            let here = Here { layout: &self.layout, database: &self.database, me: 0 };
+            let here = LocalPartition { layout: &self.layout, database: &self.database, me: 0 };
             used.iter_mut().filter(|access| !access.fetched).for_each(|access| here.copy(access));
             fetched(&mut used);
         }

@@ -6,7 +6,7 @@ use crate::decider::{Store, TOKEN_STEP};
 use crate::node::Node;
 use crate::registry::{Member, Registry};
 use crate::report::in_era;
-use crate::simulator::trace::{EVERY_LOCK, What, Who};
+use crate::simulator::trace::{Actor, EVERY_LOCK, TraceEvent};
 use crate::word::Machine;
 
 /// How long it takes to write down who takes part.
@@ -20,7 +20,7 @@ impl<S: Store> World<S> {
         self.counters.restarts += 1;
         self.counters.expired += self.registry.counters().expired;
         self.counters.branches.add(&self.own.branches());
-        self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("crashes", Machine::REGISTRY));
+        self.trace.add(self.now, EVERY_LOCK, Actor::Service, TraceEvent::Place("crashes", Machine::REGISTRY));
         self.era += 1;
         let most = self.random.scaled(LONGEST_AWAY) + 1;
         let away = self.random.scaled(most);
@@ -35,7 +35,7 @@ impl<S: Store> World<S> {
     }
 
     pub(super) fn restart_service(&mut self) {
-        self.trace.add(self.now, EVERY_LOCK, Who::Service, What::Place("is back", Machine::REGISTRY));
+        self.trace.add(self.now, EVERY_LOCK, Actor::Service, TraceEvent::Place("is back", Machine::REGISTRY));
         let in_this = |member: &Member<u32>| Member { session: in_era(member.session, self.era), ..*member };
         let members: Vec<_> = self.members.values().map(in_this).collect();
         let mut config = self.of_registry;

@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::simulator::checker::Hold;
 use crate::simulator::faults::Faults;
 use crate::simulator::place::{Doing, Place, Task};
-use crate::simulator::trace::{What, Who};
+use crate::simulator::trace::{Actor, TraceEvent};
 use lockwork_locking::LockMode;
 
 impl<S: Store> World<S> {
@@ -44,7 +44,7 @@ impl<S: Store> World<S> {
             Doing::Nothing => self.ask(place, task),
             Doing::Waiting { lock, request, .. } => {
                 self.counters.withdrawn += 1;
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "withdraws" });
+                self.trace.add(self.now, lock, Actor::Place(place), TraceEvent::Task { request, does: "withdraws" });
                 let node = self.places[place as usize].node_mut().expect("its task waits");
                 // The lease may have run out meanwhile; then an event says so.
                 if node.release(clock, request).is_ok() {
@@ -58,14 +58,19 @@ impl<S: Store> World<S> {
                 let downgrades = mode == LockMode::Exclusive && self.random.scaled(8) == 0;
                 if downgrades && node.downgrade(clock, request).is_ok() {
                     self.counters.downgraded += 1;
-                    self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "downgrades" });
+                    self.trace.add(
+                        self.now,
+                        lock,
+                        Actor::Place(place),
+                        TraceEvent::Task { request, does: "downgrades" },
+                    );
                     self.checker.downgraded(lock, machine, session, request);
                     self.task(place, task).doing = Doing::Holding { lock, request, mode: LockMode::Shared };
                     self.after_task(place, lock);
                     let delay = self.random.scaled(50 * US);
                     return self.set_alarm(place, task, delay);
                 }
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: "releases" });
+                self.trace.add(self.now, lock, Actor::Place(place), TraceEvent::Task { request, does: "releases" });
                 let node = self.places[place as usize].node_mut().expect("its task holds");
                 self.checker.let_go(lock, machine, session, request);
                 if node.release(clock, request).is_ok() {
@@ -100,7 +105,7 @@ impl<S: Store> World<S> {
             task,
             timeout: (self.random.scaled(8) == 0).then(|| self.random.scaled(2 * MS)),
             try_only: self.random.scaled(10) == 0,
-            // A task holds one lock at a time, so whoever finds a circle is wrong.
+            // A task holds one lock at a time, so whoever finds a cycle is wrong.
             detect_deadlock: task.is_multiple_of(2),
         };
         let withdraws = self.random.scaled(12) == 0;
@@ -108,7 +113,7 @@ impl<S: Store> World<S> {
         match node.acquire(clock, lock, mode, ask) {
             Ok(request) => {
                 self.counters.operations += 1;
-                self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
+                self.trace.add(self.now, lock, Actor::Place(place), TraceEvent::Task { request, does: asks(mode) });
                 self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
                 if withdraws {
                     let delay = self.random.scaled(2 * MS);
@@ -133,7 +138,7 @@ impl<S: Store> World<S> {
         let node = self.places[place as usize].node_mut().expect("an idle place has a node");
         let mode = LockMode::Exclusive;
         if let Ok(request) = node.acquire(clock, lock, mode, Ask { task, ..Ask::default() }) {
-            self.trace.add(self.now, lock, Who::Place(place), What::Task { request, does: asks(mode) });
+            self.trace.add(self.now, lock, Actor::Place(place), TraceEvent::Task { request, does: asks(mode) });
             self.task(place, task).doing = Doing::Waiting { lock, request, mode, since: self.now };
         }
         self.after_task(place, lock);
@@ -153,7 +158,7 @@ impl<S: Store> World<S> {
             Doing::Holding { lock, request: of, .. } if of == request => (None, true, lock),
             other => return self.fail(None, format!("{event:x?} at place {place}, whose task is {other:x?}")),
         };
-        self.trace.add(self.now, lock, Who::Place(place), What::Event(event));
+        self.trace.add(self.now, lock, Actor::Place(place), TraceEvent::Event(event));
         let node = self.places[place as usize].node().expect("it told an event");
         let Identity { machine, session } = node.identity();
         if let Some(since) = waits {

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::packet::{Kind, Packet};
 use crate::simulator::checker::Hold;
 use crate::simulator::place::{Doing, Place};
-use crate::simulator::trace::{EVERY_LOCK, What, Who};
+use crate::simulator::trace::{Actor, EVERY_LOCK, TraceEvent};
 use crate::word::State;
 
 impl<S: Store> World<S> {
@@ -61,12 +61,12 @@ impl<S: Store> World<S> {
             if self.random.scaled(2) == 0 {
                 // In good order: nothing is held any more.
                 self.checker.gone(machine, session, self.now);
-                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("leaves", machine));
+                self.trace.add(self.now, EVERY_LOCK, Actor::Place(place), TraceEvent::Place("leaves", machine));
                 let leave = Packet { sender: machine, session, ..Packet::new(Kind::Leave, 0) };
                 self.send(place, SERVICE, &leave, &[]);
             } else {
                 self.checker.gone(machine, session, until);
-                self.trace.add(self.now, EVERY_LOCK, Who::Place(place), What::Place("crashes", machine));
+                self.trace.add(self.now, EVERY_LOCK, Actor::Place(place), TraceEvent::Place("crashes", machine));
             }
         }
         self.places[place as usize].paused_until = 0;

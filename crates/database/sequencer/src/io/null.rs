@@ -14,7 +14,7 @@ const KEPT: u64 = 4096;
 /// A file system of its own that forgets what is written, but for the beginnings of files. It goes with
 /// [`crate::Durability::None`], which writes no log.
 #[derive(Debug, Default)]
-pub struct Nowhere(Mutex<BTreeMap<PathBuf, Arc<Beginning>>>);
+pub struct NullIo(Mutex<BTreeMap<PathBuf, Arc<Beginning>>>);
 
 #[derive(Debug, Default)]
 struct Beginning {
@@ -22,7 +22,7 @@ struct Beginning {
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Nowhere {
+impl NullIo {
     /// An empty one.
     #[must_use]
     pub fn new() -> Self {
@@ -38,7 +38,7 @@ fn missing() -> io::Error {
     io::ErrorKind::NotFound.into()
 }
 
-impl Io for Nowhere {
+impl Io for NullIo {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn File>> {
         let mut files = self.files();
         if mode == Mode::Create {

@@ -10,14 +10,14 @@ use pgwire::api::portal::{Format, Portal};
 use pgwire::api::results::FieldFormat;
 use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 
+use crate::batch_call;
 use crate::catalog::{self, Asked};
 use crate::copy::Copy;
 use crate::error::Refusal;
 use crate::grants::Change;
-use crate::known::Known;
 use crate::limits::Taken;
-use crate::many;
 use crate::query::{MAX_ELEMENTS, Query};
+use crate::session_settings::Known;
 use crate::shared::Plan;
 use crate::values::{Decimals, decode, encode, format_of, size, type_of};
 use crate::verb::Verb;
@@ -25,7 +25,7 @@ use crate::verb::Verb;
 /// A statement of a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Stored {
-    /// One that is no business of the database.
+    /// A statement that the session answers without the database.
     Known(Arc<Known>),
     /// One of the system catalog.
     Catalog(Arc<Asked>),
@@ -113,7 +113,7 @@ impl Stored {
             Self::Plan(plan) if plan.is_many() => {
                 let fields = plan.parameters();
                 let one = |((at, bytes, format), field): ((usize, Option<&[u8]>, FieldFormat), &Field)| {
-                    many::decode(bytes, format, declared(at), field)
+                    batch_call::decode(bytes, format, declared(at), field)
                 };
                 given.zip(&fields).map(one).collect::<Result<_, _>>().map(Values::Many)
             }

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use lockwork_nats::audit::{Holding, have_all, holdings, lacking};
 use lockwork_nats::local::Servers;
-use lockwork_nats::mend::{Mended, mend};
-use lockwork_nats::survey::{Holding, have_all, holdings, lacking};
+use lockwork_nats::repair::{Mended, repair};
 use lockwork_nats::{Error, NatsJournal, Options};
 use lockwork_sequencer::journal::Journal;
 use lockwork_testkit::nats::{TestServers, damage};
@@ -76,7 +76,7 @@ fn damaged(servers: &Mutex<Servers>, options: &Options, at: usize) {
 
 /// Why nothing is mended.
 fn refused(servers: &Mutex<Servers>, options: &Options) -> String {
-    until(|| match mend(servers, options) {
+    until(|| match repair(servers, options) {
         Err(Error::Settings(text)) => Ok(text),
         other => Err(format!("{other:?}")),
     })
@@ -87,9 +87,9 @@ fn a_server_that_is_mended_has_everything_again_and_of_two_none_is_emptied() {
     let Some((servers, _folder, options, journal)) = filled(3) else { return };
     let all = until_held(&options, |held| held.iter().filter(|one| one.last == 40).count() == 3);
     assert!(lacking(&all).is_empty());
-    until(|| (mend(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
+    until(|| (repair(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
     damaged(&servers, &options, 1);
-    let said = until(|| match mend(&servers, &options) {
+    let said = until(|| match repair(&servers, &options) {
         Ok(Mended::Emptied(said)) => Ok(said),
         other => {
             // Others may not have agreed upon one that leads.
@@ -127,7 +127,7 @@ fn a_server_that_is_mended_has_everything_again_and_of_two_none_is_emptied() {
 #[test]
 fn the_only_server_is_not_emptied() {
     let Some((servers, _folder, options, journal)) = filled(1) else { return };
-    until(|| (mend(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
+    until(|| (repair(&servers, &options) == Ok(Mended::Whole)).then_some(()).ok_or_else(|| "not all answer".into()));
     damaged(&servers, &options, 0);
     let text = refused(&servers, &options);
     assert!(text.contains("not enough others"), "{text}");

@@ -8,8 +8,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::audit::{Holding, audit, others_have_all, strangers, was_removed};
 use crate::local::{Servers, lock};
-use crate::survey::{Holding, others_have_all, strangers, survey, was_removed};
 use crate::{Error, Options};
 
 /// For how long the others are asked again, while they agree upon one that leads, whether they have everything. To read
@@ -38,19 +38,19 @@ pub enum Mended {
 /// # Errors
 /// [`Error::Unreachable`]; [`Error::Settings`] when several servers are without something, there are no others, or the
 /// servers have other streams too.
-pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error> {
-    let survey = survey(options)?;
-    let said = survey.said();
+pub fn repair(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error> {
+    let audit = audit(options)?;
+    let said = audit.said();
     let number = |name: &str| name.strip_prefix("nats-")?.parse::<usize>().ok()?.checked_sub(1);
-    let is_only_there = |one: &Holding| one.early > 0 && !was_removed(one, &survey.holdings);
-    let at = match &survey.lacking.keys().collect::<Vec<_>>()[..] {
-        [] if survey.is_whole => return Ok(Mended::Whole),
-        [] if survey.early().is_empty() => {
+    let is_only_there = |one: &Holding| one.early > 0 && !was_removed(one, &audit.holdings);
+    let at = match &audit.lacking.keys().collect::<Vec<_>>()[..] {
+        [] if audit.is_whole => return Ok(Mended::Whole),
+        [] if audit.early().is_empty() => {
             return Ok(Mended::Unsure("one is behind the others, or does not say what it has".into()));
         }
-        [] => return Ok(Mended::Unsure(survey.early())),
-        [name] if survey.holdings.iter().any(|one| one.server == **name && is_only_there(one)) => {
-            return Ok(Mended::Unsure(format!("{said}; {}", survey.early())));
+        [] => return Ok(Mended::Unsure(audit.early())),
+        [name] if audit.holdings.iter().any(|one| one.server == **name && is_only_there(one)) => {
+            return Ok(Mended::Unsure(format!("{said}; {}", audit.early())));
         }
         [name] if options.replicas > 1 => number(name),
         _ => return Err(Error::Settings(format!("{said}, and there are not enough others that have everything"))),
@@ -63,7 +63,7 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
         return Err(Error::Settings(format!("{said}, and is not emptied: it may have more than others of {others}")));
     }
     let not_yet = || Mended::NotYet(format!("{said}, and the others do not say that they have everything"));
-    if !survey.is_whole_but_one {
+    if !audit.is_whole_but_one {
         return Ok(not_yet());
     }
     // From now on nothing is acknowledged that only it and one other have.
@@ -72,7 +72,7 @@ pub fn mend(servers: &Mutex<Servers>, options: &Options) -> Result<Mended, Error
     let until = Instant::now() + AGREE;
     let whole = loop {
         // Nobody says anything before there is one that leads.
-        let whole = others_have_all(options, &survey.holdings).unwrap_or(false);
+        let whole = others_have_all(options, &audit.holdings).unwrap_or(false);
         if whole || Instant::now() > until {
             break whole;
         }

@@ -9,7 +9,7 @@ use async_nats::jetstream::stream::Stream;
 use futures::TryStreamExt;
 use lockwork_sequencer::journal::{Run, Unreachable};
 
-use crate::copies::{self, Copy, LONGEST as LONGEST_READ, Wanted, most, read_at};
+use crate::replicas::{self, Copy, LONGEST as LONGEST_READ, Wanted, most, read_at};
 use crate::{Error, NatsJournal, Options, REQUEST, connect};
 
 /// For how long servers are asked for what they have of a stream, most of them and the others.
@@ -125,7 +125,7 @@ pub fn holdings(options: &Options) -> Result<Vec<Holding>, Error> {
 }
 
 /// What servers have of a stream. `only`: what the only server is called, where there is one.
-async fn held(stream: &Stream, only: &str) -> Result<Vec<Holding>, crate::copies::Few> {
+async fn held(stream: &Stream, only: &str) -> Result<Vec<Holding>, crate::replicas::Few> {
     // In this order: what comes meanwhile is not taken for missing.
     let ends = most(stream, DeliverPolicy::New, None, LONGEST).await?;
     let all = most(stream, DeliverPolicy::All, None, LONGEST).await?;
@@ -206,7 +206,7 @@ pub fn have_all(holdings: &[Holding], before: &[Holding], but: usize) -> bool {
 ///
 /// # Errors
 /// As [`holdings`].
-pub fn survey(options: &Options) -> Result<Survey, Error> {
+pub fn audit(options: &Options) -> Result<Survey, Error> {
     let first = holdings(options)?;
     std::thread::sleep(BETWEEN);
     let second = holdings(options)?;
@@ -223,7 +223,7 @@ pub fn survey(options: &Options) -> Result<Survey, Error> {
 /// [`Unreachable`] if no server that answers has it, and one that does not answer may have it.
 pub fn messages(journal: &NatsJournal, first: u64, until: u64) -> Result<Run, Unreachable> {
     let wanted = Wanted { first, until, most_bytes: usize::MAX, longest: LONGEST_READ };
-    journal.runtime.block_on(copies::found(journal, wanted))
+    journal.runtime.block_on(replicas::found(journal, wanted))
 }
 
 /// Whether all servers but one, which does not answer, have every record that is there now, of the streams that are in

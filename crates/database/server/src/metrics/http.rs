@@ -1,9 +1,9 @@
 //! `/`, `/metrics`, `/healthz`, `/readyz` and `/status.json` over HTTP/1.1.
 //!
-//! *Invariant*: nobody who asks here slows a client of the database, or others who ask: at most [`MOST`] are served at
-//! a time, of which the oldest gives way to a new one, a request has [`TIMEOUT`], and an answer is made of counts that
-//! are there. Pages of others in a browser of this machine get nothing: a name that its owner lets mean 127.0.0.1 (DNS
-//! rebinding) is not one of this machine, and is answered 421.
+//! *Invariant*: a request to this page slows no client of the database and no other request: at most [`MOST`] are
+//! served at a time, of which the oldest gives way to a new one, a request has [`TIMEOUT`], and an answer is made of
+//! counts that are there. Pages of others in a browser of this machine get nothing: a name that its owner lets mean
+//! 127.0.0.1 (DNS rebinding) is not one of this machine, and is answered 421.
 //!
 //! Beyond the loopback the page is given a token ([`Token`]), and answers nothing without it but `/healthz` and the
 //! name of the state; with a certificate it talks TLS there. Browsers ask for a password, which is the token.

@@ -1,7 +1,6 @@
-//! The coordinator's side of the workers: a mirror of the tables, and when they are where.
+//! The coordinator keeps a mirror of the tables, and moves rows to and from their owners.
 //!
-//! Rows are loaded into the mirror, go to their owners before the first batch, and come back when somebody wants to
-//! read.
+//! Rows are loaded into the mirror, sent to their owners before the first batch, and fetched when a caller reads.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -79,7 +79,7 @@ enum State {
     /// A node of a cluster that has computed something else than its leader, and goes on with nothing.
     Stopped,
     Ready,
-    Ending,
+    ShutdownHandle,
 }
 
 /// A batch takes some ten milliseconds: a server that is at one thing for so long is not ready.
@@ -207,7 +207,7 @@ impl Watch {
     }
 
     pub(crate) fn ending(&self) {
-        self.set(State::Ending);
+        self.set(State::ShutdownHandle);
     }
 
     /// How far the start has come, for clients that come too early.
@@ -294,7 +294,7 @@ impl Watch {
             State::Following => json!({ "name": "following" }),
             State::Stopped => json!({ "name": "stopped", "why": *lock(&self.stopped) }),
             State::Ready => ready(self.busy_for()),
-            State::Ending => json!({ "name": "ending" }),
+            State::ShutdownHandle => json!({ "name": "ending" }),
         };
         let count = |count: &AtomicU64| count.load(Relaxed);
         let statements = Verb::ALL.iter().zip(&self.statements);

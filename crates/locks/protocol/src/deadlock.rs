@@ -1,17 +1,17 @@
-//! Deadlocks: tasks that wait for each other in a circle, found along the edges of who waits for whom.
+//! Deadlocks: tasks that wait for each other in a cycle, found along the edges of who waits for whom.
 //!
 //! Edge chasing (Chandy, Misra and Haas, 1983) from agent to agent. A request that has waited for
 //! [`Config::search`](crate::config::Config::search) asks the lock's agent, by way of the decider, who holds it (SEEK).
 //! Whoever waits in an agent's queue waits for all holders, if only because a writer before it does; so the agent asks
 //! the machines of all holders (PROBE), and each task there that holds the lock and waits itself asks on. A search that
-//! comes back to its own task has found a circle.
+//! comes back to its own task has found a cycle.
 //!
 //! *Invariant*: only the request that began a search gives up, and only while it waits. A task passes on searches of
-//! larger tasks, by session and number, and no others: of a circle exactly one task gives up, the largest.
+//! larger tasks, by session and number, and no others: of a cycle exactly one task gives up, the largest.
 //!
 //! *Trade-off*: nobody is asked before somebody has waited for long, and packets of searches are not acknowledged: the
 //! next search makes up for one that was lost. Each comes after twice the time, and asks a machine once for all its
-//! holders, so that crowds that wait without a circle cost little. A circle that a timeout broke while it was searched
+//! holders, so that crowds that wait without a cycle cost little. A cycle that a timeout broke while it was searched
 //! may be found all the same; then a request gives up that need not have. Requests take part that ask to, because the
 //! number of a task must be right: it does one thing after the other.
 
@@ -47,7 +47,7 @@ struct Passed {
 
 /// The searches of one machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Circles {
+pub(crate) struct DeadlockSearch {
     every: u64,
     me: Identity,
     /// Requests that search when they have waited, and how often their time was doubled.
@@ -55,7 +55,7 @@ pub(crate) struct Circles {
     passed: VecDeque<Passed>,
 }
 
-impl Circles {
+impl DeadlockSearch {
     pub(crate) fn new(config: &Config, me: Identity) -> Self {
         Self { every: config.search, me, timers: Timers::new(), passed: VecDeque::new() }
     }
@@ -105,7 +105,7 @@ impl Circles {
         (seeks, None)
     }
 
-    /// When [`Circles::due`] has something to do.
+    /// When [`DeadlockSearch::due`] has something to do.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         self.timers.next()
     }

@@ -1,4 +1,4 @@
-//! Deadlocks are found, by one task of each circle, and nothing else is taken for one.
+//! Deadlocks are found, by one task of each cycle, and nothing else is taken for one.
 
 use crate::network::{LOCKS, MS, Network};
 use lockwork_lock_protocol::client::{Ask, Event, task_of};
@@ -15,15 +15,15 @@ fn ask(network: &mut Network, machine: u16, task: char, lock: u64, mode: LockMod
 
 /// Requests that gave up since the last call, and those that were granted.
 fn outcome(network: &mut Network) -> (Vec<u64>, Vec<u64>) {
-    let (mut circles, mut granted) = (Vec::new(), Vec::new());
+    let (mut deadlock, mut granted) = (Vec::new(), Vec::new());
     for (_, event) in network.events() {
         match event {
             Event::Granted { request, .. } => granted.push(request),
-            Event::Deadlock { request } => circles.push(request),
+            Event::Deadlock { request } => deadlock.push(request),
             event => panic!("{event:?}"),
         }
     }
-    (circles, granted)
+    (deadlock, granted)
 }
 
 /// Each of `machines` has a task that holds the lock of its number and asks for that of the next.
@@ -50,9 +50,9 @@ fn of_a_circle_one_task_gives_up_and_the_others_go_on() {
     {
         let (mut network, waits) = ring(machines, modes);
         network.pass(25 * MS);
-        let (circles, granted) = outcome(&mut network);
+        let (deadlock, granted) = outcome(&mut network);
         let largest = largest(&network, machines);
-        assert_eq!((circles, granted), (vec![waits[usize::from(largest) - 1]], vec![]), "machine {largest}");
+        assert_eq!((deadlock, granted), (vec![waits[usize::from(largest) - 1]], vec![]), "machine {largest}");
         network.pass(100 * MS);
         assert_eq!(outcome(&mut network), (vec![], vec![]), "one is enough");
         let held = network.node(largest).client().held().next().expect("it still holds").0;
@@ -86,8 +86,8 @@ fn who_waits_in_a_queue_waits_for_those_that_the_first_waits_for() {
     let reads = ask(&mut network, 1, 'A', 2, Shared);
     let writes = ask(&mut network, 2, 'A', 1, Exclusive);
     network.pass(45 * MS);
-    let (circles, granted) = outcome(&mut network);
-    assert!(granted.is_empty() && circles == [writes], "{circles:x?} {granted:x?}, {reads:x}");
+    let (deadlock, granted) = outcome(&mut network);
+    assert!(granted.is_empty() && deadlock == [writes], "{deadlock:x?} {granted:x?}, {reads:x}");
 }
 
 #[test]
@@ -172,7 +172,7 @@ impl Tasks {
         at == of
     }
 
-    /// Takes note of what has happened. A task that has found a circle lets all go.
+    /// Takes note of what has happened. A task that has found a cycle lets all go.
     fn note(&mut self) -> Result<(), TestCaseError> {
         for (machine, event) in self.network.events() {
             let (Event::Granted { request, .. } | Event::Deadlock { request }) = event else {
@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Two tasks on each of three machines take some of five locks in any order. Nobody has a timeout; all get there,
-    /// and whoever gives up is in a circle.
+    /// and whoever gives up is in a cycle.
     #[test]
     fn whoever_gives_up_is_in_a_circle_and_nobody_waits_for_ever(
         wishes in proptest::collection::vec((1..=3_u16, 0..2_u32, 0..5_u64, 0..8_u64), 1..80),

@@ -26,12 +26,12 @@ const HANDSHAKE: u8 = 0x16;
 
 /// A server that listens and has no database yet. It refuses every client with `57P03`, so that a client with a list of
 /// hosts goes on to the next one.
-pub struct Gate {
+pub struct StartupListener {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
-impl Gate {
+impl StartupListener {
     /// Listens at an address.
     ///
     /// # Errors

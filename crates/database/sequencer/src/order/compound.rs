@@ -116,10 +116,11 @@ impl Order {
     /// A batch of one block that every call of a transaction fits into, and those of these procedures.
     fn single(&mut self, transaction: &Transaction, procedures: impl Iterator<Item = u32>) -> Result<Batch, Error> {
         let bytes = |id: u32| self.procedures.get(id as usize).map_or(0, |known| known.block_bytes);
-        let needed = transaction.procedures().map(|(id, _)| id).chain(procedures).map(bytes).fold(HEADER, usize::max);
-        match self.work.single.take().filter(|batch| batch.stride() >= needed) {
+        let requires_durability =
+            transaction.procedures().map(|(id, _)| id).chain(procedures).map(bytes).fold(HEADER, usize::max);
+        match self.work.single.take().filter(|batch| batch.stride() >= requires_durability) {
             Some(batch) => Ok(batch),
-            None => Ok(Batch::new(needed as u32, 1).map_err(EngineError::from)?),
+            None => Ok(Batch::new(requires_durability as u32, 1).map_err(EngineError::from)?),
         }
     }
 

@@ -16,9 +16,9 @@ use lockwork_lock_protocol::registry::Adopted;
 use lockwork_lock_protocol::word::Machine;
 
 #[derive(Debug)]
-pub(super) struct Heirs(Node);
+pub(super) struct Successors(Node);
 
-impl Heirs {
+impl Successors {
     pub(super) fn new(service: Service) -> Self {
         let config = Config {
             profile: service.profile,

@@ -58,7 +58,7 @@ pub(crate) const RECORD: &str = "lockwork.record";
 
 /// What the words of a session are: they answer `current_user` and `current_database()`.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct SessionNames {
     pub(crate) user: String,
     pub(crate) database: String,
 }
@@ -76,7 +76,7 @@ pub(crate) fn wants_one_moment(text: &str) -> bool {
 }
 
 /// The answer to a text if it is one of these statements.
-pub(crate) fn known(text: &str, who: &Who) -> Option<Result<Known, Refusal>> {
+pub(crate) fn known(text: &str, who: &SessionNames) -> Option<Result<Known, Refusal>> {
     let first: String = text.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
     match first.to_ascii_lowercase().as_str() {
         "set" => Some(setting(text, who)),
@@ -129,7 +129,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// SET changes only whether transactions are READ ONLY, and is refused where a client would rely on something else.
-fn setting(text: &str, who: &Who) -> Result<Known, Refusal> {
+fn setting(text: &str, who: &SessionNames) -> Result<Known, Refusal> {
     let words = words(text);
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_of_encoding = |word: &&str| matches!(*word, "client_encoding" | "names");
@@ -282,7 +282,7 @@ fn set_config(query: &Query) -> Option<Result<Known, Refusal>> {
 }
 
 /// A SELECT of constants and of what the server says of itself.
-fn constants(query: &Query, who: &Who) -> Option<Known> {
+fn constants(query: &Query, who: &SessionNames) -> Option<Known> {
     let SetExpr::Select(select) = &*query.body else { return None };
     let Select { projection, .. } = &**select;
     let items: Vec<String> = projection.iter().map(ToString::to_string).collect();
@@ -303,7 +303,7 @@ fn constants(query: &Query, who: &Who) -> Option<Known> {
     Some(Known { tag: "SELECT 1".into(), row, effect: None })
 }
 
-fn constant(expr: &Expr, who: &Who) -> Option<(String, Type, String)> {
+fn constant(expr: &Expr, who: &SessionNames) -> Option<(String, Type, String)> {
     let unnamed = |ty, value| Some(("?column?".to_string(), ty, value));
     match expr {
         Expr::Value(value) => match &value.value {
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     fn answer(text: &str) -> Option<String> {
-        let who = Who { user: "ann".into(), database: "bank".into() };
+        let who = SessionNames { user: "ann".into(), database: "bank".into() };
         known(text, &who).map(|known| match known {
             Ok(Known { tag, row, .. }) => {
                 let cells: Vec<String> = row.iter().map(|(name, ty, value)| format!("{name} {ty} {value}")).collect();
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn what_makes_transactions_read_only_is_found() {
-        let who = Who { user: "ann".into(), database: "bank".into() };
+        let who = SessionNames { user: "ann".into(), database: "bank".into() };
         let effect = |text: &str| known(text, &who).unwrap().map(|known| known.effect);
         for (text, expected) in [
             ("SET TRANSACTION READ ONLY", Some(Effect::Transaction(true))),

@@ -156,7 +156,7 @@ async fn one(stream: &Stream, from: DeliverPolicy, wanted: Option<Wanted>) -> Op
 }
 
 /// What each server has, as they answer; it ends when all have.
-pub(crate) fn copies(
+pub(crate) fn read_replicas(
     stream: &Stream,
     from: DeliverPolicy,
     wanted: Option<Wanted>,
@@ -191,7 +191,7 @@ pub(crate) async fn most(
     let info = timeout(ATTEMPT, stream.get_info()).await;
     let peers = info.ok().and_then(Result::ok).and_then(|info| info.cluster).map(|cluster| cluster.replicas);
     let away: Vec<_> = peers.into_iter().flatten().filter(|peer| peer.offline).map(|peer| peer.name).collect();
-    let mut asked = pin!(copies(stream, from, wanted));
+    let mut asked = pin!(read_replicas(stream, from, wanted));
     let mut told: Vec<Copy> = Vec::new();
     let is_silent = |told: &[Copy], name: &String| told.iter().all(|copy| copy.server != *name);
     while 2 * told.len() <= all || told.len() + away.iter().filter(|name| is_silent(&told, name)).count() < all {
@@ -260,7 +260,8 @@ pub(crate) async fn stranded(journal: &NatsJournal, first: u64, most_bytes: usiz
     let is_short = |copy: &Copy| copy.count > 1 && copy.messages.len() == 1 && copy.messages[0].len() < most_bytes;
     let mut short = told.iter().filter(|copy| is_short(copy)).count();
     let wanted = Wanted { until: first + STRANDED, longest: MORE.0, ..one };
-    let (mut asked, until) = (pin!(copies(&journal.stream, wanted.from(), Some(wanted))), Instant::now() + MORE.1);
+    let (mut asked, until) =
+        (pin!(read_replicas(&journal.stream, wanted.from(), Some(wanted))), Instant::now() + MORE.1);
     while short > 0
         && let Ok(Some(more)) = timeout_at(until, asked.next()).await
     {
@@ -283,7 +284,7 @@ pub(crate) async fn stranded(journal: &NatsJournal, first: u64, most_bytes: usiz
 /// # Errors
 /// [`Unreachable`] as long as a server that does not answer may have it, unless most begin behind it.
 pub(crate) async fn found(journal: &NatsJournal, wanted: Wanted) -> Result<Run, Unreachable> {
-    let mut asked = pin!(copies(&journal.stream, wanted.from(), Some(wanted)));
+    let mut asked = pin!(read_replicas(&journal.stream, wanted.from(), Some(wanted)));
     let (until, all) = (Instant::now() + LONGEST, replicas(&journal.stream));
     let (mut told, mut cut) = (0, 0);
     while let Ok(Some(copy)) = timeout_at(until, asked.next()).await {
