@@ -26,7 +26,7 @@ use prometheus_client::encoding::prometheus_text;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-use super::{Token, Watch, Watcher, metrics};
+use super::{Token, Watch, Watcher, families};
 use crate::{ServeError, Tls};
 
 const MOST: usize = 64;
@@ -151,7 +151,7 @@ fn answer<B>(shown: &Shown, request: &Request<B>) -> Response<Full<Bytes>> {
             (StatusCode::UNAUTHORIZED, TEXT, say.into())
         }
         "/" => (StatusCode::OK, "text/html; charset=utf-8", include_str!("page.html").into()),
-        "/metrics" => (StatusCode::OK, prometheus_text::CONTENT_TYPE, metrics::text(watch)),
+        "/metrics" => (StatusCode::OK, prometheus_text::CONTENT_TYPE, families::text(watch)),
         "/status.json" => (StatusCode::OK, "application/json", watch.status(page.shows_keys).to_string()),
         "/healthz" => (StatusCode::OK, TEXT, "alive\n".into()),
         "/readyz" => {

@@ -1,12 +1,12 @@
 //! What those who run a server want to know: counts, times, causes of failures, hot keys, and how far recovery is.
 //!
 //! Counting costs a call a few additions to numbers that threads share; of one in [`SAMPLED`] calls the keys are
-//! looked at. `metrics` writes it for Prometheus, and `http` serves it to
+//! looked at. `families` writes it for Prometheus, and `http` serves it to
 //! Prometheus and to people.
 
+mod families;
 mod hot;
 pub(crate) mod http;
-mod metrics;
 mod parts;
 mod token;
 
@@ -20,9 +20,9 @@ use lockwork::{Caller, sequencer};
 use serde_json::{Value, json};
 
 use crate::verb::Verb;
+use families::{counts, times};
 use hot::Hot;
 pub use http::Page;
-use metrics::{counts, times};
 use parts::Parts;
 pub use token::{Token, TokenError};
 
@@ -379,11 +379,11 @@ mod tests {
             (watcher.0.progress(), watcher.0.readiness()),
             (why.into(), (false, format!("recovering: {why}\n")))
         );
-        assert!(metrics::text(&watcher.0).contains("\nlockwork_recovery_expected_bytes 10\n"));
+        assert!(families::text(&watcher.0).contains("\nlockwork_recovery_expected_bytes 10\n"));
         assert!(!watcher.0.is_ready());
         watcher.starting(Stage::Recovering(sequencer::Progress { records: 3, total_records: 4, ..bytes }));
         assert_eq!(watcher.0.readiness(), (false, "recovering: replayed 3 of 4 records (75 %)\n".into()));
-        assert!(metrics::text(&watcher.0).contains("\nlockwork_recovery_done_records 3\n"));
+        assert!(families::text(&watcher.0).contains("\nlockwork_recovery_done_records 3\n"));
         watcher.starting(Stage::Connecting);
         assert_eq!(watcher.0.status(false)["state"]["name"], "starting");
         watcher.0.ending();

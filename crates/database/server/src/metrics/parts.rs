@@ -3,7 +3,7 @@
 use lockwork::divided::Others;
 use serde_json::{Value, json};
 
-use super::metrics::Writer;
+use super::families::Writer;
 
 /// See the module.
 pub(super) struct Parts {
