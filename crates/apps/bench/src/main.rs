@@ -19,6 +19,7 @@ mod options;
 mod partitions;
 mod report;
 mod run;
+mod server;
 mod shared_locks;
 mod sim_cluster;
 mod sim_locks;
@@ -55,6 +56,8 @@ enum Command {
     Durability(durability::Arguments),
     /// Measure transfers on nodes that replicate a database over NATS
     Cluster(durability::ClusterArguments),
+    /// Measure calls of clients of a server, durable and in memory
+    Server(server::Arguments),
     /// Measure what a transaction costs on tables that are divided over nodes
     Partitions(partitions::Arguments),
     /// Measure lock services and a lock server, between network namespaces of this host
@@ -130,6 +133,7 @@ fn command() -> ExitCode {
         Command::Copy(arguments) => opencl::copy(&arguments),
         Command::Durability(arguments) => durability::command(&arguments),
         Command::Cluster(arguments) => durability::cluster(&arguments),
+        Command::Server(arguments) => server::command(&arguments),
         Command::Partitions(arguments) => partitions::command(&arguments),
         Command::LockService(arguments) => lock_service::command(&arguments),
         Command::LockPeers(arguments) => lock_peers::command(&arguments),

@@ -11,7 +11,7 @@ use super::server::Server;
 use super::{Failure, outside};
 
 /// The command `lockwork`, whose daemon is measured: beside this program, or in PATH.
-pub(super) fn program() -> Result<PathBuf, Failure> {
+pub(in super::super) fn program() -> Result<PathBuf, Failure> {
     let this = std::env::current_exe().map_err(|error| outside("this program", error))?;
     let beside = this.with_file_name("lockwork");
     if beside.is_file() {

@@ -36,7 +36,8 @@ use super::report::Forms;
 use super::workloads::refused;
 use super::{Environment, Failure, Outcome};
 use load::{Load, Measured};
-use server::Server;
+pub(super) use lockwork::program;
+pub(super) use server::Server;
 
 /// Clients that measure how many locks a second there are.
 const PAIRS: u32 = 16;

@@ -36,7 +36,7 @@ const START: Duration = Duration::from_secs(20);
 
 /// A server that runs.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(in super::super) struct Server {
     /// Where it listens.
     pub(super) address: SocketAddr,
     folder: PathBuf,
@@ -73,12 +73,17 @@ pub(super) fn free_port() -> Result<u16, Failure> {
 }
 
 impl Server {
+    /// Where it listens.
+    pub(in super::super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Starts `command`, which is to listen at `port` of loopback, and waits until `ready` says where it answers; that
     /// is given the port, and what the server has written so far.
     ///
     /// # Errors
     /// It cannot be started, ends at once, or does not answer in time; with what it wrote.
-    pub(super) fn start(
+    pub(in super::super) fn start(
         command: &[String],
         port: u16,
         ready: impl Fn(SocketAddr, &str) -> Option<SocketAddr>,
