@@ -26,7 +26,7 @@ use super::{Environment, Failure, Outcome};
 /// Units on each account at first: none runs dry.
 const BALANCE: i64 = 1_000_000_000;
 /// Rows of one INSERT that fills the accounts.
-const ROWS: u64 = 1_000;
+const ROWS: u64 = 100;
 
 /// Options of `server`.
 #[derive(Debug, Args)]
