@@ -336,7 +336,10 @@ fn mend_all(servers: &Mutex<Servers>, options: &lockwork_nats::Options, is_new: 
                 // It takes room only.
                 drop(lock(servers).discard());
                 later = FIRST_AUDIT;
-                (AUDIT_INTERVAL, String::new())
+                // A server that was just started may not have told all of what it lacks.
+                let next = if soon < AUDIT_RETRY_DELAY { soon } else { AUDIT_INTERVAL };
+                soon = twice(soon);
+                (next, String::new())
             }
             Ok(Mended::Emptied(text)) => {
                 later = FIRST_AUDIT;
