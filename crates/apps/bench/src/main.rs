@@ -33,7 +33,7 @@ use lockwork_console::{Environment, Failure, Outcome, Output, chart, print, prog
 
 /// Measures Lockwork on this machine, and everything beside its baseline.
 #[derive(Debug, Parser)]
-#[command(name = "lockwork-bench", version, about)]
+#[command(name = "lockwork-bench", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

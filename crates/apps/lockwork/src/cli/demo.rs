@@ -1,4 +1,4 @@
-//! `lockwork demo`: the point of Lockwork in half a minute, without privileges or devices.
+//! `lockwork demo`: the point of Lockwork in a quarter of a minute, without privileges or devices.
 //!
 //! | scene | what it shows |
 //! |---|---|

@@ -31,7 +31,7 @@ use lockwork_console::{Environment, Failure, Outcome, Output, chart, duration, e
 
 /// Serializable stored-procedure transactions at hardware speed.
 #[derive(Debug, Parser)]
-#[command(name = "lockwork", version, about)]
+#[command(name = "lockwork", version)]
 struct Arguments {
     #[command(flatten)]
     logging: logging::Logging,
@@ -43,7 +43,7 @@ struct Arguments {
 enum Command {
     /// Check what works on this machine, and how to enable the rest
     Doctor,
-    /// Run every engine on one input, and check and compare the results, in half a minute
+    /// Show contended transfers, a kill -9 with recovery, and a lock whose holder dies, in a quarter of a minute
     Demo(demo::Arguments),
     /// Check, assemble or disassemble a procedure
     Procedure(procedure::Arguments),
