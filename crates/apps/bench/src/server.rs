@@ -2,7 +2,8 @@
 //!
 //! The server is a process of its own on loopback; clients are connections of this one, so both share the processors.
 //! Every client calls a prepared procedure that moves one unit between two accounts, and waits for `--pipeline` answers
-//! at a time. Afterwards the accounts hold as many units as before. `scripts/serve-bench` measures PostgreSQL beside it.
+//! at a time. Afterwards the accounts hold as many units as before. `scripts/serve-bench` measures PostgreSQL beside
+//! the server.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
