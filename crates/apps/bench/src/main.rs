@@ -55,7 +55,7 @@ enum Command {
     /// Measure durable transfers, beside SQLite and PostgreSQL
     Durability(durability::Arguments),
     /// Measure transfers on nodes that replicate a database over NATS
-    Cluster(durability::ClusterArguments),
+    Cluster(durability::TransferArguments),
     /// Measure calls of clients of a server, durable and in memory
     Server(server::Arguments),
     /// Measure what a transaction costs on tables that are divided over nodes

@@ -5,7 +5,7 @@
 //! at a time. Afterwards the accounts hold as many units as before. `scripts/serve-bench` measures PostgreSQL beside
 //! the server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::chart::grouped;
+use super::durability::Folder;
 use super::lock_peers::{Server, program};
 use super::options::{Results, check_rounds, whole};
 use super::progress::Live;
@@ -66,16 +67,6 @@ struct Run {
     p99_us: f64,
     rounds_calls_per_s: Vec<f64>,
     verified: bool,
-}
-
-/// A folder that is removed with its value.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is found by its name.
-        drop(std::fs::remove_dir_all(&self.0));
-    }
 }
 
 /// Measures, prints, and returns whether all money is there.

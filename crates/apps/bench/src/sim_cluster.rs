@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use lockwork_sequencer::simulator::{Broken, Counters, Damage, Report, Seen, Settings, run as simulate};
 use serde_json::json;
 
-use super::progress::Live;
+use super::sim_locks::until_failure;
 use super::{Failure, Outcome, Output, print};
 
 const USUAL: Settings = Settings::new(1);
@@ -52,18 +52,8 @@ impl Arguments {
 
 pub(super) fn command(arguments: &Arguments) -> Outcome {
     let settings = arguments.settings();
-    let live = Live::new(["sim cluster"]);
-    let mut reports = Vec::new();
-    for number in 0..arguments.seeds {
-        live.show(0, &format!("seed {} of {}", number + 1, arguments.seeds));
-        let report = simulate(Settings { seed: settings.seed.wrapping_add(number), ..settings });
-        let failed = report.failure.is_some();
-        reports.push(report);
-        if failed {
-            break;
-        }
-    }
-    drop(live);
+    let run = |number| simulate(Settings { seed: settings.seed.wrapping_add(number), ..settings });
+    let reports = until_failure("sim cluster", arguments.seeds, run, |report: &Report| report.failure.is_some());
     print(&match arguments.output {
         Output::Text => text(&reports, arguments.trace),
         Output::Json => format!("{:#}\n", json!({ "schema": 1, "runs": reports.iter().map(json).collect::<Vec<_>>() })),

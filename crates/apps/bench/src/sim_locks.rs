@@ -111,20 +111,29 @@ impl Arguments {
     }
 }
 
-pub(super) fn command(arguments: &Arguments) -> Outcome {
-    let settings = arguments.settings();
-    let live = Live::new(["sim locks"]);
+/// Runs simulations by number from 0, at most `count`, until one has failed; the reports of all, the failed one last.
+pub(super) fn until_failure<R>(
+    name: &str,
+    count: u64,
+    run: impl Fn(u64) -> R,
+    has_failed: impl Fn(&R) -> bool,
+) -> Vec<R> {
+    let live = Live::new([name]);
     let mut reports = Vec::new();
-    for number in 0..arguments.runs {
-        live.show(0, &format!("run {} of {}", number + 1, arguments.runs));
-        let report = simulate(Settings { seed: settings.seed.wrapping_add(number), ..settings });
-        let failed = report.failure.is_some();
-        reports.push(report);
-        if failed {
+    for number in 0..count {
+        live.show(0, &format!("run {} of {count}", number + 1));
+        reports.push(run(number));
+        if reports.last().is_some_and(&has_failed) {
             break;
         }
     }
-    drop(live);
+    reports
+}
+
+pub(super) fn command(arguments: &Arguments) -> Outcome {
+    let settings = arguments.settings();
+    let run = |number| simulate(Settings { seed: settings.seed.wrapping_add(number), ..settings });
+    let reports = until_failure("sim locks", arguments.runs, run, |report: &Report| report.failure.is_some());
     print(&match arguments.output {
         Output::Text => reports.iter().map(text).collect::<Vec<_>>().join("\n"),
         Output::Json => format!("{:#}\n", json!({ "schema": 1, "runs": reports.iter().map(json).collect::<Vec<_>>() })),

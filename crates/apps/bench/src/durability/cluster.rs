@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use lockwork::sequencer::journal::Journal;
 use lockwork::sequencer::{NodeOptions, Role};
 use lockwork::{Digest, EngineKind, Lockwork, Node, OpenOptions, Options};
@@ -18,33 +17,11 @@ use lockwork_nats::local::Servers;
 use lockwork_workload::statistics::median;
 use serde_json::json;
 
-use super::{AHEAD, BALANCE, Folder, Line, Ours, Transfer, transfers};
-use crate::options::{Results, check_rounds, whole};
+use super::{AHEAD, BALANCE, Folder, Line, Ours, Transfer, TransferArguments, transfers};
+use crate::options::check_rounds;
 use crate::progress::Live;
 use crate::report::Forms;
 use crate::{Environment, Failure, Outcome};
-
-/// Options of `cluster`.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    /// Accounts
-    #[arg(long, default_value_t = 100_000, value_parser = whole::<u64>, allow_negative_numbers = true)]
-    records: u64,
-    /// Transfers of a batch
-    #[arg(long, default_value_t = 16_384)]
-    batch: usize,
-    /// Rounds of measuring; figures are their medians
-    #[arg(long, default_value_t = 3)]
-    passes: usize,
-    /// A tenth of the work, and one short round
-    #[arg(long)]
-    quick: bool,
-    /// Determines everything random
-    #[arg(long, default_value_t = 1, value_parser = whole::<u64>, allow_negative_numbers = true)]
-    seed: u64,
-    #[command(flatten)]
-    results: Results,
-}
 
 /// How long something is waited for that takes moments.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -145,7 +122,7 @@ fn total(database: &Lockwork) -> Result<i64, Failure> {
 }
 
 /// Measures every case, and prints.
-pub(crate) fn command(arguments: &Arguments) -> Outcome {
+pub(crate) fn command(arguments: &TransferArguments) -> Outcome {
     let accounts = arguments.records;
     let calls = arguments.batch;
     for (option, value, most) in [("--records", accounts, 100_000_000), ("--batch", calls as u64, 1 << 17)] {

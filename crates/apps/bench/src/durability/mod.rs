@@ -31,7 +31,7 @@ use super::options::{Results, check_rounds, whole};
 use super::progress::Live;
 use super::report::Forms;
 use super::{Environment, Failure, Outcome};
-pub(super) use cluster::{Arguments as ClusterArguments, command as cluster};
+pub(super) use cluster::command as cluster;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -42,12 +42,10 @@ const BALANCE: i64 = 1_000_000_000;
 /// Batches in flight when they are submitted ahead.
 const AHEAD: usize = 4;
 
-/// Options of `durability`.
+/// Options of transfers on one system or several: those of `cluster`, and most of `durability`.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
-    /// Worker threads of the engine
-    #[arg(long, default_value_t = 1, value_parser = whole::<usize>, allow_negative_numbers = true)]
-    threads: usize,
+#[group(skip)]
+pub(super) struct TransferArguments {
     /// Accounts
     #[arg(long, default_value_t = 100_000, value_parser = whole::<u64>, allow_negative_numbers = true)]
     records: u64,
@@ -65,6 +63,16 @@ pub(super) struct Arguments {
     seed: u64,
     #[command(flatten)]
     results: Results,
+}
+
+/// Options of `durability`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Worker threads of the engine
+    #[arg(long, default_value_t = 1, value_parser = whole::<usize>, allow_negative_numbers = true)]
+    threads: usize,
+    #[command(flatten)]
+    transfers: TransferArguments,
 }
 
 const TRANSFER: &str = "procedure transfer
@@ -127,7 +135,7 @@ impl From<PostgresError> for Failure {
 }
 
 /// The folder of the run, which goes with it.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -248,16 +256,16 @@ fn disk(folder: &Path, calls: usize, seconds: f64) -> Result<f64, Failure> {
 }
 
 pub(super) fn command(arguments: &Arguments) -> Outcome {
-    let accounts = arguments.records;
-    let calls = arguments.batch;
+    let accounts = arguments.transfers.records;
+    let calls = arguments.transfers.batch;
     for (option, value, most) in [("--records", accounts, 100_000_000), ("--batch", calls as u64, 1 << 20)] {
         if !(2..=most).contains(&value) {
             return Err(Failure::usage(format!("{option} is {value}; 2 to {most} are possible")));
         }
     }
-    check_rounds(arguments.passes)?;
-    arguments.results.prepare()?;
-    let (rounds, seconds) = if arguments.quick { (1, 0.3) } else { (arguments.passes, 1.5) };
+    check_rounds(arguments.transfers.passes)?;
+    arguments.transfers.results.prepare()?;
+    let (rounds, seconds) = if arguments.transfers.quick { (1, 0.3) } else { (arguments.transfers.passes, 1.5) };
     let folder = Folder(std::env::temp_dir().join(format!("lockwork-durability-{}", std::process::id())));
     let made = std::fs::create_dir_all(&folder.0);
     made.map_err(|error| Failure::usage(format!("{}: {error}; set TMPDIR to another folder", folder.0.display())))?;
@@ -281,7 +289,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     let batch = format!("batches of {calls}");
     let line = |name, how: &str| Line { name, how: how.to_string(), rates: Vec::new() };
     let mut lines = vec![
-        line("lockwork", &format!("{batch}, in memory")),
+        line("memory alone", &format!("{batch}, without a log")),
         line("disk alone", &format!("{} bytes and a sync for {calls}", calls * 24)),
         line("lockwork", &batch),
         line("lockwork", &format!("{batch}, {AHEAD} on the way")),
@@ -291,7 +299,7 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
         line("PostgreSQL", "each durable by itself"),
         line("PostgreSQL", &format!("{calls} in a transaction")),
     ];
-    let mut source = transfers(accounts, arguments.seed);
+    let mut source = transfers(accounts, arguments.transfers.seed);
     for round in 0..rounds {
         live.show(0, &format!("round {} of {rounds}", round + 1));
         let mut rates = vec![
@@ -362,10 +370,10 @@ pub(super) fn command(arguments: &Arguments) -> Outcome {
     drop(live);
     let settings = json!({
         "workload": "durability", "accounts": accounts, "batch": calls, "rounds": rounds, "seconds": seconds,
-        "threads": engine_options.threads, "seed": arguments.seed, "folder": std::env::temp_dir(),
+        "threads": engine_options.threads, "seed": arguments.transfers.seed, "folder": std::env::temp_dir(),
         "kind_of_disk": kind_of(&std::env::temp_dir()),
     });
-    report(arguments, &lines, &settings, &absent)?;
+    report(&arguments.transfers, &lines, &settings, &absent)?;
     if problems.is_empty() { Ok(()) } else { Err(Failure::Check(problems.join("; "))) }
 }
 
@@ -378,7 +386,7 @@ fn kind_of(folder: &Path) -> String {
     under.max_by_key(|fields| fields[1].len()).map_or_else(|| "unknown".into(), |fields| fields[2].to_string())
 }
 
-fn report(arguments: &Arguments, lines: &[Line], settings: &serde_json::Value, absent: &[String]) -> Outcome {
+fn report(arguments: &TransferArguments, lines: &[Line], settings: &serde_json::Value, absent: &[String]) -> Outcome {
     let environment = Environment::read();
     let median =
         |name: &str, at: usize| lines.iter().filter(|line| line.name == name).nth(at).map_or(0.0, Line::median);
@@ -398,7 +406,7 @@ fn report(arguments: &Arguments, lines: &[Line], settings: &serde_json::Value, a
         text.push_str(&format!("{:<13} {:<36} {rate:>14} {times:>12}\n", line.name, line.how));
     }
     text.push_str(&format!(
-        "\nlockwork in batches has {:.2} of the engine's rate without durability; asked: 0.6, or what the disk takes: {}\n",
+        "\nlockwork in batches has {:.2} of the rate in memory; asked: 0.6, or what the disk takes: {}\n",
         ours / alone,
         if ours >= lower { "met" } else { "not met" }
     ));

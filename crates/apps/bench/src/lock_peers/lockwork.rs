@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockwork_locks::client::{Guard, Locks, Options};
 
 use super::Peer;
-use super::server::Server;
+use super::server::{Server, in_path};
 use super::{Failure, outside};
 
 /// The command `lockwork`, whose daemon is measured: beside this program, or in PATH.
@@ -17,9 +17,7 @@ pub(in super::super) fn program() -> Result<PathBuf, Failure> {
     if beside.is_file() {
         return Ok(beside);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join("lockwork")).find(|at| at.is_file());
-    found.ok_or_else(|| {
+    in_path("lockwork").ok_or_else(|| {
         Failure::BackEnd(format!("no program {}, and none in PATH; build it: --bin lockwork", beside.display()))
     })
 }

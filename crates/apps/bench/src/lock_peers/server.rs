@@ -51,11 +51,15 @@ impl Drop for Server {
     }
 }
 
+/// The program of this name in PATH.
+pub(super) fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|at| at.is_file())
+}
+
 /// Where a program is that may not be installed, and what it says of its version: its first line.
 pub(super) fn find(name: &str, package: &str) -> Result<(PathBuf, String), Failure> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let program = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|at| at.is_file());
-    let Some(program) = program else {
+    let Some(program) = in_path(name) else {
         return Err(Failure::BackEnd(format!(
             "no {name} in PATH; Debian has it in the package {package}; or leave out what needs it: --system"
         )));
